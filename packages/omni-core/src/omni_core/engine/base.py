@@ -1,0 +1,193 @@
+"""The protocol of AR engines and of the model runners they drive.
+
+An engine batches sequences, owns KV memory, samples and stops. A runner owns a model: it turns a
+request into input rows, rows into hidden states, and a sampled token into what the stage sends on.
+The engine knows nothing of modalities; the runner knows nothing of batching policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from omni_core.types import FinishReason, RequestParams, SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCapabilities:
+    """What an engine can do; a pipeline that needs more is refused at load."""
+
+    name: str
+    feedback: bool
+    """The runner may compute the next input row from the sampled token (Talker)."""
+    hidden_states: bool
+    """The runner sees intermediate hidden states of every row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSpec:
+    """Shape of the KV cache a runner needs."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    max_len: int
+    """Longest sequence in tokens, prompt and output together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """A request as an engine sees it."""
+
+    request_id: str
+    prompt_len: int
+    """Rows of the prompt (known before admission)."""
+    inputs: Any
+    """The runner's own description of the prompt; opaque to the engine."""
+    params: RequestParams
+    sampling: SamplingParams
+    """Resolved: caller over checkpoint defaults. `max_tokens` is set; temperature 0 is greedy."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """For repetition penalties over the prompt; empty when the prompt is rows, not tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What one step made of one sequence."""
+
+    request_id: str
+    token: int
+    """The sampled token, end tokens included."""
+    index: int
+    """0 for the first sampled token."""
+    data: Any = None
+    """What the runner's `collect` returned for this sequence."""
+    held: bool = False
+    """The token may belong to a stop string; it is released (or not) by a later output."""
+    released: tuple[int, ...] = ()
+    """Tokens now certain to be part of the reply, in order; never end tokens or stop strings."""
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Occupancy now and totals since start."""
+
+    waiting: int
+    running: int
+    kv_pages_used: int
+    kv_pages_total: int
+    steps: int
+    tokens: int
+
+
+class Engine(Protocol):
+    """Batched autoregressive decoding. Driven by one thread."""
+
+    capabilities: EngineCapabilities
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request; ContextLengthError if it can never fit."""
+
+    def feed(self, request_id: str, chunk: Any) -> None:
+        """Give the runner a streamed chunk for a request; None says no more will come."""
+
+    def runnable(self) -> bool:
+        """Whether `step` can make progress now (False while all sequences wait for chunks)."""
+
+    def step(self) -> list[StepOutput]:
+        """Admit, run one batched forward, sample, collect. One output per sequence that sampled."""
+
+    def abort(self, request_id: str) -> None:
+        """Free everything of the request; unknown ids are ignored."""
+
+    def stats(self) -> EngineStats:
+        """Occupancy and totals."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """One request inside an engine. Runners keep their own state in `state`."""
+
+    request: EngineRequest
+    computed: int = 0
+    """Rows whose KV is in the cache."""
+    tokens: list[int] = field(default_factory=list)
+    """Sampled so far."""
+    state: Any = None
+    """The runner's; set by `open`."""
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def in_prefill(self) -> bool:
+        return self.computed < self.request.prompt_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segment:
+    """`count` consecutive rows of one sequence in a flat batch, from its row `start`."""
+
+    seq: Sequence
+    start: int
+    count: int
+    samples: bool
+    """The last row is sampled from (False for a prefill chunk that does not end the prompt)."""
+
+
+class AttentionBatch(Protocol):
+    """Attention of one flat batch over the paged cache; made by the engine for each step."""
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """Append k, v (N, kv_heads, head_dim) and attend q (N, heads, head_dim) causally within
+        each sequence, scaled by head_dim**-0.5; returns (N, heads, head_dim)."""
+
+
+class ARRunner(Protocol):
+    """A model under an engine. All methods run on the engine's thread, under inference mode."""
+
+    kv: KVSpec
+    device: torch.device
+    dtype: torch.dtype
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    suppress: torch.Tensor | None
+    """Bool (vocab,): ids never sampled, whatever the request says; None for none."""
+    feedback: bool
+    """Needs `EngineCapabilities.feedback`."""
+
+    def open(self, seq: Sequence) -> None:
+        """Build `seq.state` from `seq.request` when the sequence is admitted."""
+
+    def feed(self, seq: Sequence, chunk: Any) -> None:
+        """Take a streamed chunk (None: no more)."""
+
+    def ready(self, seq: Sequence) -> bool:
+        """Whether the next row's input exists. Called before each decode step of the sequence."""
+
+    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
+        """Run the flat batch (segments in order); returns (M, hidden), the final normed hidden
+        state of the last row of each segment with `samples`, in order."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(M, hidden) -> float32 (M, vocab)."""
+
+    def collect(
+        self, seqs: list[Sequence], hidden: torch.Tensor, finished: list[bool]
+    ) -> list[Any]:
+        """After sampling (`seq.tokens[-1]` is new): per-sequence data for `StepOutput.data`.
+
+        Feedback runners also compute the next input row here, for sequences not finished."""
+
+    def text(self, token_ids: list[int]) -> str:
+        """Detokenize, for stop strings; special tokens are skipped."""
+
+    def close(self, seq: Sequence) -> None:
+        """The sequence ended or was aborted; release what `state` holds."""

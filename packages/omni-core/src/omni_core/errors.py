@@ -1,0 +1,161 @@
+"""The exception tree. Every error that may reach a client keeps its HTTP status across processes.
+
+OmniError                      status  retryable
+├── RequestError               400     no    the request can never succeed as written
+│   ├── ContextLengthError     400     no    code "context_length_exceeded"
+│   ├── MediaError             400     no    code "invalid_media"
+│   ├── NotFoundError          404     no    code "model_not_found" and the like
+│   └── PayloadTooLargeError   413     no    code "payload_too_large"
+├── StageError                 500     no    a stage failed on one request
+├── StageDiedError             503     yes   the process of a stage ended under the request
+├── NotReadyError              503     yes   the pipeline is starting, degraded or closing
+├── ConfigError                500     no    configuration; lists every problem it found
+├── PluginError                500     no    a plugin failed to load or clashes with another
+└── ProtocolError              500     no    two processes speak different message versions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of an error crosses a process border."""
+
+    kind: str
+    message: str
+    status: int = 500
+    code: str | None = None
+    param: str | None = None
+    retryable: bool = False
+    stage: str | None = None
+
+
+class OmniError(Exception):
+    """Base of everything raised on purpose by Omni."""
+
+    status: int = 500
+    retryable: bool = False
+    default_code: str | None = None
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.param = param
+
+    def info(self, stage: str | None = None) -> ErrorInfo:
+        """Describe this error for the wire."""
+        return ErrorInfo(
+            kind=type(self).__name__,
+            message=self.message,
+            status=self.status,
+            code=self.code,
+            param=self.param,
+            retryable=self.retryable,
+            stage=stage,
+        )
+
+
+class RequestError(OmniError):
+    """The request is wrong; `param` names the field the caller must mend."""
+
+    status = 400
+    default_code = "invalid_value"
+
+
+class ContextLengthError(RequestError):
+    """Prompt plus requested output do not fit the context."""
+
+    default_code = "context_length_exceeded"
+
+
+class MediaError(RequestError):
+    """An image, audio or video item cannot be fetched, decoded or is over a limit."""
+
+    default_code = "invalid_media"
+
+
+class NotFoundError(RequestError):
+    """A named thing (model, voice, response) does not exist."""
+
+    status = 404
+    default_code = "not_found"
+
+
+class PayloadTooLargeError(RequestError):
+    """The request exceeds a size limit."""
+
+    status = 413
+    default_code = "payload_too_large"
+
+
+class StageError(OmniError):
+    """A stage failed on this request; other requests are unaffected."""
+
+    default_code = "stage_error"
+
+
+class StageDiedError(OmniError):
+    """The process of a stage ended while it held this request."""
+
+    status = 503
+    retryable = True
+    default_code = "stage_died"
+
+
+class NotReadyError(OmniError):
+    """The pipeline cannot take requests at the moment."""
+
+    status = 503
+    retryable = True
+    default_code = "not_ready"
+
+
+class ConfigError(OmniError):
+    """Configuration is wrong; `problems` lists all that was found, one sentence each."""
+
+    default_code = "config"
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class PluginError(OmniError):
+    """A plugin cannot be loaded, misspells a hook or clashes with another plugin."""
+
+    default_code = "plugin"
+
+
+class ProtocolError(OmniError):
+    """A peer process speaks another message version or sent something undecodable."""
+
+    default_code = "protocol"
+
+
+_KINDS: dict[str, type[OmniError]] = {
+    cls.__name__: cls
+    for cls in (
+        RequestError,
+        ContextLengthError,
+        MediaError,
+        NotFoundError,
+        PayloadTooLargeError,
+        StageError,
+        StageDiedError,
+        NotReadyError,
+        PluginError,
+        ProtocolError,
+    )
+}
+
+
+def from_info(info: ErrorInfo) -> OmniError:
+    """Rebuild the error that another process described."""
+    error = _KINDS.get(info.kind, StageError)(info.message, code=info.code, param=info.param)
+    error.status = info.status
+    error.retryable = info.retryable
+    return error

@@ -1,0 +1,124 @@
+"""The one contract between a stage's loop and its process: an inbox in, an outbox out.
+
+Knows requests and payloads. Knows nothing of sockets, processes or models.
+"""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from omni_core.errors import OmniError
+from omni_core.types import Event, FinishReason, Payload, RequestParams, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request enters the stage; `payload` is already merged if the stage waits for several."""
+
+    request_id: str
+    params: RequestParams
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """More of a stream for a request that entered with `Work`; chunks of one source keep order."""
+
+    request_id: str
+    source: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksDone:
+    """`source` will send no more chunks for this request."""
+
+    request_id: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Forget the request and free all it holds, at the next step at the latest."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Leave the loop."""
+
+
+InboxItem: TypeAlias = Work | Chunk | ChunksDone | Abort | Close
+
+
+class Inbox:
+    """Thread-safe queue of items for one stage."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[InboxItem] = queue.SimpleQueue()
+
+    def put(self, item: InboxItem) -> None:
+        """Add an item; callable from any thread."""
+        self._queue.put(item)
+
+    def get(self, timeout_s: float | None = None) -> InboxItem | None:
+        """Wait for the next item; None once `timeout_s` has passed."""
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def drain(self, *, block: bool) -> list[InboxItem]:
+        """All that is there now; with `block`, at least one."""
+        items: list[InboxItem] = [self._queue.get()] if block else []
+        while not self._queue.empty():
+            items.append(self._queue.get_nowait())
+        return items
+
+
+class Outbox(Protocol):
+    """Where a stage's results go. Every method may be called from any thread of the stage.
+
+    A request ends in a stage with exactly one of `done`, `complete` or `fail`, or by `Abort`.
+    """
+
+    def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
+        """Hand the request to `next` (narrowed by `route_fn`, seen through `project_payload`),
+        or to one target of these alone, when they are due at different moments."""
+
+    def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
+        """Send a chunk to each `stream_to` target that `send` opened, or to one of them."""
+
+    def stream_done(self, request_id: str) -> None:
+        """Tell each opened `stream_to` target that no more chunks come."""
+
+    def emit(self, request_id: str, event: Event) -> None:
+        """Send an event to the client."""
+
+    def done(self, request_id: str, usage: Usage | None = None) -> None:
+        """The stage holds nothing of the request any more; what it sent is on its way."""
+
+    def complete(
+        self, request_id: str, *, finish_reason: FinishReason = "stop", usage: Usage | None = None
+    ) -> None:
+        """Terminal stages: as `done`, and the stage's modality is finished for the client."""
+
+    def fail(self, request_id: str, error: OmniError) -> None:
+        """The request cannot go on; the coordinator aborts it everywhere else."""
+
+
+class Scheduler(Protocol):
+    """The loop of one stage; runs in a thread of its own."""
+
+    def run(self, inbox: Inbox, outbox: Outbox) -> None:
+        """Work until `Close` arrives, then free everything and return."""
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters by name, readable from another thread at any time.
+
+        Every scheduler gives "requests" (entered so far), "waiting" and "running" (held now);
+        "running" is 0 when nothing of any request is left in the stage.
+        """

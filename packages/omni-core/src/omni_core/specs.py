@@ -1,0 +1,121 @@
+"""What a plugin declares: pipelines, their stages, and how a checkpoint is recognised.
+
+Frozen and free of torch. Heavy things are named by `Ref`, imported in the process that uses them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omni_core.errors import ConfigError
+from omni_core.types import Modality
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A lazily imported object, written "module:attribute"."""
+
+    target: str
+
+    def resolve(self) -> Any:
+        """Import and return the object; a ConfigError says which half of the name is wrong."""
+        module_name, _, attribute = self.target.partition(":")
+        if not attribute:
+            raise ConfigError(f"{self.target!r} must be written 'module:attribute'")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as exc:
+            raise ConfigError(f"{self.target!r}: cannot import {module_name!r}: {exc}") from exc
+        try:
+            return getattr(module, attribute)
+        except AttributeError as exc:
+            raise ConfigError(f"{self.target!r}: {module_name!r} has no {attribute!r}") from exc
+
+
+Resolvable = Ref | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageConfig:
+    """One stage of a pipeline. Fields that take callables take a `Ref` as well."""
+
+    name: str
+    factory: Resolvable
+    """(StageContext) -> Scheduler, called in the stage's own process."""
+    process: str | None = None
+    """Stages that name the same process share one; None gives the stage its own."""
+    gpu: int | tuple[int, ...] | None = None
+    tp_size: int = 1
+    replicas: int = 1
+    memory_fraction: float | None = None
+    """Share of the card's total memory this stage may hold, 0 to 1."""
+    next: tuple[str, ...] = ()
+    stream_to: tuple[str, ...] = ()
+    """Targets of `Outbox.stream`; each must be in `next`, which opens the request there first."""
+    wait_for: tuple[str, ...] = ()
+    """Sources whose payloads are merged into one before the scheduler sees the request."""
+    wait_for_fn: Resolvable | None = None
+    """(arrived: {source: payload}) -> the sources to wait for, or None while that is unknown."""
+    merge_fn: Resolvable | None = None
+    """({source: payload}) -> payload."""
+    route_fn: Resolvable | None = None
+    """(params: RequestParams, payload) -> the subset of `next` this request goes to."""
+    project_payload: Mapping[str, Resolvable] = field(default_factory=dict)
+    """{target: (payload) -> payload}: what each target gets to see; the whole payload if absent."""
+    terminal: Modality | None = None
+    """The modality whose events this stage emits; it ends the request for that modality."""
+    max_batch: int = 1
+    max_wait_ms: float = 0.0
+    max_concurrency: int = 1
+    """Requests a SimpleScheduler may work on at once, each in its own thread."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings only this stage's factory understands; unknown ones are its error to raise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """A named graph of stages, in one or several variants, for the architectures it can serve."""
+
+    name: str
+    architectures: tuple[str, ...]
+    """Values of "architectures" in config.json that this pipeline serves."""
+    variants: Mapping[str, tuple[StageConfig, ...]]
+    default_variant: str
+    entry: str
+    describe: Resolvable
+    """(model_path) -> ModelInfo; reads small files only."""
+    cpu_processes: Mapping[str, str] = field(default_factory=dict)
+    """{stage: process} used on a CPU, where a process for every stage costs more than it gives."""
+    build_tiny: Resolvable | None = None
+    """(directory, seed) -> None; writes a tiny random checkpoint in the real format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a server must know of a checkpoint to check requests before any stage sees them."""
+
+    context_length: int
+    voices: tuple[str, ...] = ()
+    default_voice: str | None = None
+    sample_rate: int | None = None
+    input_modalities: tuple[str, ...] = ("text",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContext:
+    """What a stage's factory may know."""
+
+    stage: StageConfig
+    model_path: str
+    device: str
+    """A torch device string: "cpu", "cuda:0"."""
+    dtype: str
+    """A torch dtype name: "float32", "bfloat16"."""
+    ar_engine: str
+    """"torch" or "sglang", already resolved from "auto"."""
+    report: Callable[[str], None]
+    """Say what start-up is doing ("loading weights 3/8"); shown to the operator."""

@@ -1,0 +1,169 @@
+"""The nouns everyone speaks: requests, sampling, media parts, events, usage.
+
+Knows nothing of stages, transports or models. All of it crosses processes, so all of it is msgspec.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Modality: TypeAlias = Literal["text", "audio"]
+MediaKind: TypeAlias = Literal["image", "audio", "video"]
+FinishReason: TypeAlias = Literal["stop", "length"]
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one stage samples; `None` means "what the checkpoint's generation config says"."""
+
+    temperature: float | None = None
+    """0 is greedy."""
+    top_p: float | None = None
+    top_k: int | None = None
+    """0 or -1 switches it off."""
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    ignore_eos: bool | None = None
+
+    def over(self, defaults: SamplingParams) -> SamplingParams:
+        """These params, with `defaults` where this leaves a field unset."""
+        values = {
+            name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
+            for name in self.__struct_fields__
+        }
+        return SamplingParams(**values)
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """Text in a message."""
+
+    text: str
+
+
+class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
+    """One image, audio clip or video: its bytes, or a data:/http(s): URL to fetch them from."""
+
+    kind: MediaKind
+    data: bytes | None = None
+    url: str | None = None
+
+
+Part: TypeAlias = TextPart | MediaPart
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One chat turn."""
+
+    role: Role
+    content: tuple[Part, ...]
+
+
+class MediaOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How images and videos of a request are read; `None` means the checkpoint's own default."""
+
+    use_audio_in_video: bool = False
+    video_fps: float | None = None
+    video_max_frames: int | None = None
+    min_pixels: int | None = None
+    """Lower bound of one image's or frame's area after resizing, in pixels."""
+    max_pixels: int | None = None
+    total_pixels: int | None = None
+    """Upper bound of a whole video's area, summed over frames, in pixels."""
+
+
+class RequestParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every stage may know of a request. Small: it rides on each payload."""
+
+    modalities: tuple[Modality, ...] = ("text",)
+    voice: str | None = None
+    sampling: SamplingParams = SamplingParams()
+    stage_params: dict[str, SamplingParams] = {}
+    media: MediaOptions = MediaOptions()
+    return_codec: bool = False
+    """Emit `CodecDelta` events as well."""
+
+    def sampling_for(self, stage: str) -> SamplingParams:
+        """The parameters the caller gave for one stage, by name."""
+        return self.stage_params.get(stage, SamplingParams())
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of `Pipeline.generate`."""
+
+    messages: tuple[Message, ...]
+    params: RequestParams = RequestParams()
+    request_id: str | None = None
+    """Chosen by the caller for logs; need not be unique. Drawn when absent."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of one request. Codec frames are audio tokens and never count as text."""
+
+    prompt_tokens: int = 0
+    prompt_audio_tokens: int = 0
+    prompt_image_tokens: int = 0
+    cached_tokens: int = 0
+    text_tokens: int = 0
+    audio_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{n: getattr(self, n) + getattr(other, n) for n in self.__struct_fields__})
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """More text; never splits a character. `text` may be "" while `token_ids` is not."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):
+    """More codec frames: `codes` is int64 (groups, frames)."""
+
+    codes: IntArray
+
+
+class AudioDelta(msgspec.Struct, frozen=True, kw_only=True, tag="audio"):
+    """More audio: `samples` is float32 mono in [-1, 1], shape (n,)."""
+
+    samples: FloatArray
+    sample_rate: int
+
+
+class StageSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stage did for one request, in seconds since the request was submitted."""
+
+    stage: str
+    start_s: float
+    first_output_s: float | None
+    end_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """The last event of every request that did not fail."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    timeline: tuple[StageSpan, ...] = ()
+
+
+Event: TypeAlias = TextDelta | CodecDelta | AudioDelta | Finished
+
+Payload: TypeAlias = dict[str, Any]
+"""What stages hand each other: str keys; values are tensors (torch or numpy) at any depth of plain
+dicts and lists, or str, bytes, int, float, bool, None."""
