@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from omni_core.errors import OmniError
 from omni_core.types import FinishReason, RequestParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class EngineRequest:
     """Resolved: caller over checkpoint defaults. `max_tokens` is set; temperature 0 is greedy."""
     prompt_token_ids: tuple[int, ...] = ()
     """For repetition penalties over the prompt; empty when the prompt is rows, not tokens."""
+    strict_max_tokens: bool = False
+    """The caller, not a default, chose `max_tokens`: refuse the request if prompt and `max_tokens`
+    exceed the context, instead of ending the reply ("length") where the context ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +88,41 @@ class EngineStats:
     tokens: int
 
 
+class RequestFailedError(Exception):
+    """`Engine.step`: the runner refused one request on admission (an OmniError of `open`).
+
+    Raised before anything ran in that step. The engine has already forgotten the request, all other
+    requests are untouched: report `error` for `request_id` and call `step` again.
+    """
+
+    def __init__(self, request_id: str, error: OmniError) -> None:
+        super().__init__(f"request {request_id!r}: {error.message}")
+        self.request_id = request_id
+        self.error = error
+
+
 class Engine(Protocol):
     """Batched autoregressive decoding. Driven by one thread."""
 
     capabilities: EngineCapabilities
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request; ContextLengthError if it can never fit."""
+        """Queue a request. ContextLengthError if it can never fit, RequestError if its sampling
+        parameters cannot be used; the engine keeps nothing of a refused request. ValueError if the
+        id is still in use."""
 
     def feed(self, request_id: str, chunk: Any) -> None:
-        """Give the runner a streamed chunk for a request; None says no more will come."""
+        """Give the runner a streamed chunk for a request; None says no more will come. Chunks of a
+        request that waits for admission are kept for it; unknown ids are ignored."""
 
     def runnable(self) -> bool:
         """Whether `step` can make progress now (False while all sequences wait for chunks)."""
 
     def step(self) -> list[StepOutput]:
-        """Admit, run one batched forward, sample, collect. One output per sequence that sampled."""
+        """Admit, run one batched forward, sample, collect. One output per sequence that sampled.
+
+        Raises RequestFailedError if admission failed for one request; other errors of the runner
+        pass through and leave the engine unusable."""
 
     def abort(self, request_id: str) -> None:
         """Free everything of the request; unknown ids are ignored."""
@@ -164,7 +187,8 @@ class ARRunner(Protocol):
     """Needs `EngineCapabilities.feedback`."""
 
     def open(self, seq: Sequence) -> None:
-        """Build `seq.state` from `seq.request` when the sequence is admitted."""
+        """Build `seq.state` from `seq.request` when the sequence is admitted. An OmniError fails
+        this request alone; `close` is called for it all the same, with what `state` then is."""
 
     def feed(self, seq: Sequence, chunk: Any) -> None:
         """Take a streamed chunk (None: no more)."""
@@ -177,7 +201,7 @@ class ARRunner(Protocol):
         state of the last row of each segment with `samples`, in order."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(M, hidden) -> float32 (M, vocab)."""
+        """(M, hidden) -> float32 (M, vocab), which the engine may overwrite."""
 
     def collect(
         self, seqs: list[Sequence], hidden: torch.Tensor, finished: list[bool]
