@@ -1,0 +1,44 @@
+"""A tiny random Qwen3-Omni checkpoint in the published format, written in a second.
+
+Knows the files of a checkpoint and what goes into them. Runs no model: every value is drawn from a
+seeded generator or is a constant that `tests/parity/calibrate.py` found, so two machines write the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omni_qwen3.tiny import config, template, tokenizer, weights
+
+__all__ = ["build"]
+
+
+def build(directory: str, seed: int = 0) -> None:
+    """Write the checkpoint into `directory`, which is made if absent; files there are replaced.
+
+    With seed 0, greedy replies end by themselves after a few dozen tokens and frames; another seed
+    gives another valid model whose replies may run to their limit.
+    """
+    write(Path(directory), seed, weights.CALIBRATION)
+
+
+def write(directory: Path, seed: int, calibration: weights.Calibration) -> None:
+    """Write all files; `calibration` is a parameter for the script that searches for it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary = tokenizer.Vocabulary()
+    model_config = config.model_config(vocabulary.ids)
+    files: dict[str, dict[str, Any]] = {
+        "config.json": model_config,
+        "generation_config.json": config.generation_config(vocabulary.ids),
+        "processor_config.json": config.processor_config(),
+        "tokenizer.json": tokenizer.tokenizer_json(vocabulary),
+        "tokenizer_config.json": tokenizer.tokenizer_config(),
+    }
+    for name, content in files.items():
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        (directory / name).write_text(text + "\n", encoding="utf-8")
+    (directory / "chat_template.jinja").write_text(template.CHAT_TEMPLATE, encoding="utf-8")
+    weights.save(weights.draw(model_config, vocabulary.printable_ids, seed, calibration), directory)
