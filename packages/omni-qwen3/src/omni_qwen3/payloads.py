@@ -24,6 +24,8 @@ class Visual(TypedDict):
     """(P, 3 * temporal_patch * patch * patch)."""
     grid_thw: IntArray
     """(items, 3): temporal, height and width in patches, before merging."""
+    rows: IntArray
+    """(N,) rows of the prompt that the merged patches replace, ascending."""
     second_per_grid: NotRequired[list[float]]
     """Videos only: seconds between two temporal patches, per item."""
 
@@ -35,6 +37,8 @@ class Audio(TypedDict):
     """(mel_bins, total frames)."""
     lengths: IntArray
     """(items,) frames of each clip."""
+    rows: IntArray
+    """(N,) rows of the prompt that the encoded clips replace, ascending."""
 
 
 class Prompt(TypedDict):
@@ -42,9 +46,10 @@ class Prompt(TypedDict):
 
     input_ids: IntArray
     """(S,), media placeholders expanded."""
-    positions: IntArray
-    """(3, S) M-RoPE positions of the Thinker."""
-    rope_delta: int
+    positions: FloatArray
+    """(3, S) M-RoPE positions of the Thinker; fractional where a video's frame rate makes them so,
+    as in transformers."""
+    rope_delta: float
     """Position of generated token i is S + i + rope_delta."""
     image: NotRequired[Visual]
     video: NotRequired[Visual]
@@ -75,8 +80,8 @@ class Prepared(TypedDict):
     """All the Thinker needs to prefill."""
 
     input_ids: IntArray
-    positions: IntArray
-    rope_delta: int
+    positions: FloatArray
+    rope_delta: float
     media_index: NotRequired[IntArray]
     """(M,) rows of the prompt whose embedding is replaced."""
     media_embeds: NotRequired[Any]
