@@ -188,7 +188,7 @@ class ARRunner(Protocol):
 
     def open(self, seq: Sequence) -> None:
         """Build `seq.state` from `seq.request` when the sequence is admitted. An OmniError fails
-        this request alone; `close` is called for it all the same, with what `state` then is."""
+        this request alone; `close` is then not called for it."""
 
     def feed(self, seq: Sequence, chunk: Any) -> None:
         """Take a streamed chunk (None: no more)."""
