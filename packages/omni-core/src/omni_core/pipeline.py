@@ -6,42 +6,59 @@ The server is a client of this module and of nothing below it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
-import msgspec
+from omni_core import devices
+from omni_core.config import Layout, architectures, resolve_stages
+from omni_core.coordinator.runtime import Health, Plan, Runtime, StageHealth
+from omni_core.errors import ConfigError, NotReadyError, OmniError
+from omni_core.plugins import Plugins
+from omni_core.specs import ModelInfo, Ref
+from omni_core.types import (
+    Event,
+    Finished,
+    Message,
+    Modality,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextPart,
+)
 
-from omni_core.specs import ModelInfo
-from omni_core.types import Event, Modality, Request
-
-PipelineState = Literal["starting", "ready", "degraded", "closing"]
-StageState = Literal["starting", "ready", "dead"]
-
-
-class StageHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage's process."""
-
-    pid: int
-    state: StageState
-    restarts: int = 0
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """`ready` only when every stage is."""
-
-    status: PipelineState
-    stages: dict[str, StageHealth]
+__all__ = ["Health", "Pipeline", "StageHealth"]
 
 
 class Pipeline:
-    """A running pipeline; use as an async context manager."""
+    """A running pipeline; use as an async context manager.
 
-    info: ModelInfo
-    name: str
-    variant: str
-    modalities: tuple[Modality, ...]
-    """What the variant can emit."""
-    stages: tuple[str, ...]
+    ```python
+    async with Pipeline.load("checkpoints/model") as pipeline:
+        async for event in pipeline.generate(request):
+            ...
+    ```
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        variant: str,
+        info: ModelInfo,
+        on_progress: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Use `load`; this takes what `load` resolved."""
+        self.name = name
+        self.variant = variant
+        self.info = info
+        self.stages: tuple[str, ...] = tuple(stage.name for stage in plan.stages)
+        self.modalities: tuple[Modality, ...] = tuple(
+            stage.terminal for stage in plan.stages if stage.terminal is not None
+        )
+        self._plan = plan
+        self._on_progress = on_progress or (lambda stage, text: None)
+        self._runtime: Runtime | None = None
 
     @classmethod
     def load(
@@ -52,19 +69,56 @@ class Pipeline:
         device: str = "auto",
         dtype: str = "auto",
         ar_engine: str = "auto",
-        layout: Literal["auto", "per-stage"] = "auto",
+        layout: Layout = "auto",
         overrides: Mapping[str, str] | None = None,
         on_progress: Callable[[str, str], None] | None = None,
+        plugins: Plugins | None = None,
     ) -> Pipeline:
         """Find the pipeline for a checkpoint and check its configuration; starts nothing yet.
 
         `overrides` maps "stage.field" to its value as written on a command line. `on_progress` is
-        called with (stage, what it is doing) during start-up.
+        called with (stage, what it is doing) during start-up. `plugins` are those discovered if
+        not given. Raises a ConfigError that lists every problem.
         """
-        raise NotImplementedError
+        config = (plugins or Plugins().discover()).pipeline_for(architectures(model_path))
+        device = devices.resolve_device(device)
+        stages = resolve_stages(
+            config,
+            variant=variant,
+            on_cpu=device == "cpu",
+            layout=layout,
+            overrides=overrides or {},
+        )
+        if lacking := devices.missing_cards(stages, devices.cuda_device_count()):
+            raise ConfigError(lacking)
+        describe = config.describe
+        if isinstance(describe, Ref):
+            describe = describe.resolve()
+        plan = Plan(
+            model_path=str(Path(model_path).resolve()),
+            stages=stages,
+            entry=config.entry,
+            dtype=devices.resolve_dtype(dtype, device),
+            ar_engine=_resolve_engine(ar_engine),
+        )
+        return cls(
+            plan,
+            name=config.name,
+            variant=variant or config.default_variant,
+            info=describe(model_path),
+            on_progress=on_progress,
+        )
 
     async def __aenter__(self) -> Pipeline:
-        raise NotImplementedError
+        self._runtime = Runtime(self._plan, self._on_progress)
+        try:
+            await self._runtime.start()
+            await self._warm_up()
+        except BaseException:
+            await self._runtime.close()
+            raise
+        self._runtime.serving = True
+        return self
 
     async def __aexit__(
         self,
@@ -72,19 +126,63 @@ class Pipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        raise NotImplementedError
+        if self._runtime is not None:
+            await self._runtime.close()
 
-    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Run one request; ends with `Finished` or raises an `OmniError`.
 
         Closing the generator early (or cancelling its task) aborts the request in every stage.
         """
-        raise NotImplementedError
+        coordinator = self._running().coordinator
+        active = coordinator.submit(request)
+        try:
+            while True:
+                event = await active.events.get()
+                if isinstance(event, OmniError):
+                    raise event
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            coordinator.release(active)
 
     def health(self) -> Health:
         """State now, without waiting."""
-        raise NotImplementedError
+        if self._runtime is None:
+            return Health(status="starting", stages={})
+        return self._runtime.health()
 
     async def stats(self) -> dict[str, dict[str, float]]:
-        """{stage: {gauge or counter: value}}, asked of the stages now."""
-        raise NotImplementedError
+        """{stage: {gauge or counter: value}}, asked of the living stages now."""
+        return await self._running().stats()
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise NotReadyError("enter the pipeline first: `async with Pipeline.load(...)`")
+        return self._runtime
+
+    async def _warm_up(self) -> None:
+        """Pass one short request through every terminal, so that ready means it works."""
+        self._on_progress("pipeline", "warm-up request")
+        short = SamplingParams(temperature=0.0, max_tokens=4)
+        hello = Message(role="user", content=(TextPart(text="Hello"),))
+        request = Request(
+            messages=(hello,),
+            params=RequestParams(
+                modalities=self.modalities,
+                sampling=short,
+                stage_params=dict.fromkeys(self.stages, short),
+            ),
+            request_id="warm-up",
+        )
+        async for _ in self.generate(request):
+            pass
+
+
+def _resolve_engine(asked: str) -> str:
+    if asked not in {"auto", "torch", "sglang"}:
+        raise ConfigError(f"--ar-engine {asked!r}: choose auto, torch or sglang")
+    if asked == "sglang":
+        raise ConfigError("--ar-engine sglang is not available in this release; use torch")
+    return "torch"

@@ -1,0 +1,1 @@
+"""Requests across stages: their books, the sockets to the stages, and the stage processes."""

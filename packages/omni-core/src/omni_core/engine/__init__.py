@@ -1,0 +1,23 @@
+"""AR engines: the protocol in `base`, one package per engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omni_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omni_core.engine.base import ARRunner, Engine
+    from omni_core.specs import StageContext
+
+
+def build_engine(ctx: StageContext, runner: ARRunner) -> Engine:
+    """The engine `ctx` asks for, over a runner; ConfigError if there is no such engine."""
+    if ctx.ar_engine != "torch":
+        raise ConfigError(
+            f"stage {ctx.stage.name!r}: engine {ctx.ar_engine!r} is not available; "
+            "use --ar-engine torch"
+        )
+    from omni_core.engine.torch_engine import TorchEngine, engine_config
+
+    return TorchEngine(runner, engine_config(ctx, runner))

@@ -5,10 +5,11 @@ Knows engines and requests. Knows nothing of models: an `ARStage` does.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from omni_core.engine.base import EngineRequest, StepOutput
-from omni_core.scheduler.base import Outbox, Work
+from omni_core.engine.base import Engine, EngineRequest, StepOutput
+from omni_core.errors import OmniError
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 
 
 class ARStage(Protocol):
@@ -24,3 +25,80 @@ class ARStage(Protocol):
 
     def forget(self, request_id: str) -> None:
         """The request was aborted or failed: drop what `admit` or `publish` kept for it."""
+
+
+class OmniScheduler:
+    """Continuous batching: receive, step the engine, publish, until `Close`."""
+
+    def __init__(self, engine: Engine, stage: ARStage) -> None:
+        self._engine = engine
+        self._stage = stage
+        self._requests: dict[str, EngineRequest] = {}
+        self._entered = 0
+
+    def run(self, inbox: Inbox, outbox: Outbox) -> None:
+        """The main loop; sleeps only while the engine has nothing it can do."""
+        while self._receive(inbox, outbox):
+            if self._engine.runnable():
+                self._step(outbox)
+        for request_id in list(self._requests):
+            self._drop(request_id)
+
+    def stats(self) -> dict[str, float]:
+        """Engine occupancy beside the stage's own counters."""
+        engine = self._engine.stats()
+        return {
+            "requests": self._entered,
+            "waiting": engine.waiting,
+            "running": len(self._requests),
+            "kv_pages_used": engine.kv_pages_used,
+            "kv_pages_total": engine.kv_pages_total,
+            "steps": engine.steps,
+            "tokens": engine.tokens,
+        }
+
+    def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
+        for item in inbox.drain(block=not self._engine.runnable()):
+            match item:
+                case Work():
+                    self._admit(item, outbox)
+                case Chunk():
+                    self._feed(item.request_id, item.data)
+                case ChunksDone():
+                    self._feed(item.request_id, None)
+                case Abort():
+                    self._drop(item.request_id)
+                case Close():
+                    return False
+                case _:
+                    assert_never(item)
+        return True
+
+    def _admit(self, work: Work, outbox: Outbox) -> None:
+        self._entered += 1
+        try:
+            request = self._stage.admit(work, outbox)
+            if request is None:
+                return
+            self._engine.add(request)
+        except OmniError as exc:
+            self._stage.forget(work.request_id)
+            outbox.fail(work.request_id, exc)
+            return
+        self._requests[work.request_id] = request
+
+    def _feed(self, request_id: str, chunk: object) -> None:
+        if request_id in self._requests:
+            self._engine.feed(request_id, chunk)
+
+    def _step(self, outbox: Outbox) -> None:
+        for output in self._engine.step():
+            request = self._requests[output.request_id]
+            if output.finish_reason is not None:
+                del self._requests[output.request_id]
+            self._stage.publish(request, output, outbox)
+
+    def _drop(self, request_id: str) -> None:
+        if self._requests.pop(request_id, None) is not None:
+            self._engine.abort(request_id)
+            self._stage.forget(request_id)

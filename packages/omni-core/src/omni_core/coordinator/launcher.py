@@ -1,0 +1,85 @@
+"""Stage processes: start them, notice at once when one ends, stop them all.
+
+Knows processes. Knows nothing of stages or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+_TAIL_LINES: Final = 40
+_TERMINATE_S: Final = 2.0
+
+log = logging.getLogger("omni.stage")
+
+
+class Launcher:
+    """Owns the child processes of one pipeline."""
+
+    def __init__(
+        self, sockets_dir: Path, shm_dir: Path, on_exit: Callable[[str, int, str], None]
+    ) -> None:
+        """`on_exit(name, return code, last lines of its output)` is called on the event loop."""
+        self._sockets_dir = sockets_dir
+        self._shm_dir = shm_dir
+        self._on_exit = on_exit
+        self._children: dict[str, Process] = {}
+        self._tails: dict[str, deque[str]] = {}
+        self._watchers: list[asyncio.Task[None]] = []
+
+    async def start(self, name: str, env: Mapping[str, str]) -> None:
+        """Spawn one stage process."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "omni_core.stage",
+            name,
+            str(self._sockets_dir),
+            str(self._shm_dir),
+            stdin=PIPE,  # closes when we die, whatever kills us; the child leaves then
+            stdout=PIPE,
+            stderr=STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+        self._children[name] = child
+        self._tails[name] = deque(maxlen=_TAIL_LINES)
+        self._watchers.append(asyncio.create_task(self._watch(name, child)))
+
+    def pid(self, name: str) -> int:
+        """The pid of a process that was started."""
+        return self._children[name].pid
+
+    async def stop(self, grace_s: float) -> None:
+        """Wait for the children to leave (they were asked); then terminate, then kill."""
+        for limit_s, insist in ((grace_s, Process.terminate), (_TERMINATE_S, Process.kill)):
+            _, late = await asyncio.wait(self._watchers, timeout=limit_s)
+            if not late:
+                return
+            for child in self._children.values():
+                if child.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        insist(child)
+        await asyncio.wait(self._watchers)
+
+    async def _watch(self, name: str, child: Process) -> None:
+        reader = asyncio.create_task(self._read_output(name, child))
+        code = await child.wait()
+        await asyncio.wait([reader], timeout=1.0)
+        self._on_exit(name, code, "\n".join(self._tails[name]))
+
+    async def _read_output(self, name: str, child: Process) -> None:
+        assert child.stdout is not None
+        while line := await child.stdout.readline():
+            text = line.decode(errors="replace").rstrip()
+            self._tails[name].append(text)
+            log.info("[%s] %s", name, text)

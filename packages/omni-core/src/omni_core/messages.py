@@ -1,0 +1,171 @@
+"""The closed union of messages between the coordinator and stage processes.
+
+Knows field names only. `codec` turns messages into frames; `relay` carries their tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from omni_core.errors import ErrorInfo
+from omni_core.types import Event, FinishReason, RequestParams, Usage
+
+PROTOCOL_VERSION = 1
+
+
+class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
+    """A `StageConfig` on the wire: callables are written "module:attribute"."""
+
+    name: str
+    factory: str
+    process: str
+    device: str
+    dtype: str
+    next: tuple[str, ...] = ()
+    stream_to: tuple[str, ...] = ()
+    wait_for: tuple[str, ...] = ()
+    wait_for_fn: str | None = None
+    merge_fn: str | None = None
+    route_fn: str | None = None
+    project_payload: dict[str, str] = {}
+    terminal: str | None = None
+    memory_fraction: float | None = None
+    max_batch: int = 1
+    max_wait_ms: float = 0.0
+    max_concurrency: int = 1
+    options: dict[str, Any] = {}
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first message of a stage process."""
+
+    version: int
+    process: str
+    pid: int
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The coordinator's answer: what to build and who else is there."""
+
+    version: int
+    model_path: str
+    ar_engine: str
+    stages: tuple[StageDoc, ...]
+    """Those of this process, to be built in this order."""
+    home: dict[str, str]
+    """{stage: process} of the whole pipeline."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Start-up news of one stage."""
+
+    stage: str
+    text: str
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The stage is built and its loop runs."""
+
+    stage: str
+
+
+class DataReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A request enters `target`."""
+
+    request_id: str
+    source: str
+    target: str
+    params: RequestParams
+    payload: Any
+
+
+class StreamChunk(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """More of a stream; follows the `DataReady` of the same edge and request."""
+
+    request_id: str
+    source: str
+    target: str
+    data: Any
+
+
+class StreamDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The stream of this edge and request has ended."""
+
+    request_id: str
+    source: str
+    target: str
+
+
+class Emit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An event for the client; `event` is an `Event` with arrays carried by the relay."""
+
+    request_id: str
+    stage: str
+    event: Event
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A stage holds nothing of the request any more.
+
+    Times are CLOCK_MONOTONIC seconds, which all processes of a host share.
+    """
+
+    request_id: str
+    stage: str
+    opened: tuple[str, ...]
+    """Stages this one handed the request to; they owe a `Done` of their own."""
+    usage: Usage
+    finish_reason: FinishReason | None
+    """Set by terminal stages."""
+    start_s: float
+    first_output_s: float | None
+    end_s: float
+
+
+class Fail(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The request failed in a stage."""
+
+    request_id: str
+    stage: str
+    error: ErrorInfo
+
+
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Forget the request in every stage of the process."""
+
+    request_id: str
+
+
+class StatsQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the counters of every stage of the process."""
+
+    query_id: int
+
+
+class StatsReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Counters by stage."""
+
+    query_id: int
+    process: str
+    stats: dict[str, dict[str, float]]
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A stage cannot go on; its process ends after this message."""
+
+    process: str
+    stage: str
+    error: ErrorInfo
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Leave after freeing everything."""
+
+
+ToStage: TypeAlias = (
+    Setup | DataReady | StreamChunk | StreamDone | AbortRequest | StatsQuery | Shutdown
+)
+ToCoordinator: TypeAlias = Hello | Progress | Ready | Emit | Done | Fail | StatsReply | Crash
+AnyMessage: TypeAlias = ToStage | ToCoordinator

@@ -1,0 +1,165 @@
+"""The outbox of one stage: routing, projection and the books of what the stage still owes.
+
+Knows the stage's edges and the requests it holds. Knows nothing of sockets: `Links` does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from omni_core.errors import OmniError
+from omni_core.messages import DataReady, Done, Emit, Fail, StageDoc, StreamChunk, StreamDone
+from omni_core.specs import Ref
+from omni_core.types import Event, FinishReason, Payload, RequestParams, Usage
+
+
+class Links(Protocol):
+    """Ways out of a stage; callable from any thread. Messages of one edge keep their order."""
+
+    def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
+        """To the target stage, in this process or another."""
+
+    def report(self, message: Emit | Done | Fail) -> None:
+        """To the coordinator."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A request inside the stage."""
+
+    params: RequestParams
+    start_s: float = field(default_factory=time.monotonic)
+    first_output_s: float | None = None
+    opened: list[str] = field(default_factory=list)
+
+
+class StageOutbox:
+    """Implements `Outbox` for one stage; calls for requests it no longer holds do nothing."""
+
+    def __init__(self, doc: StageDoc, links: Links) -> None:
+        self._doc = doc
+        self._links = links
+        self._route: Callable[[RequestParams, Payload], list[str]] | None = (
+            Ref(doc.route_fn).resolve() if doc.route_fn else None
+        )
+        self._project: Mapping[str, Callable[[Payload], Payload]] = {
+            target: Ref(fn).resolve() for target, fn in doc.project_payload.items()
+        }
+        self._lock = threading.Lock()
+        self._held: dict[str, _Held] = {}
+
+    def begin(self, request_id: str, params: RequestParams) -> None:
+        """The request entered the stage."""
+        with self._lock:
+            self._held.setdefault(request_id, _Held(params))
+
+    def holds(self, request_id: str) -> bool:
+        """Whether the stage still owes the request an end."""
+        return request_id in self._held
+
+    def discard(self, request_id: str) -> None:
+        """The request was aborted: nothing more of it leaves the stage."""
+        with self._lock:
+            self._held.pop(request_id, None)
+
+    def held(self) -> int:
+        """Requests the stage holds, those still being gathered included."""
+        return len(self._held)
+
+    def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
+        """See `Outbox.send`."""
+        held = self._touch(request_id)
+        if held is None:
+            return
+        routed = self._doc.next
+        if self._route is not None:
+            routed = tuple(self._route(held.params, payload))
+        for name in routed if target is None else [t for t in routed if t == target]:
+            project = self._project.get(name)
+            held.opened.append(name)
+            self._links.deliver(
+                DataReady(
+                    request_id=request_id,
+                    source=self._doc.name,
+                    target=name,
+                    params=held.params,
+                    payload=project(payload) if project else payload,
+                )
+            )
+
+    def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
+        """See `Outbox.stream`."""
+        held = self._touch(request_id)
+        if held is None:
+            return
+        for name in self._streams(held):
+            if target is None or name == target:
+                self._links.deliver(
+                    StreamChunk(
+                        request_id=request_id, source=self._doc.name, target=name, data=data
+                    )
+                )
+
+    def stream_done(self, request_id: str) -> None:
+        """See `Outbox.stream_done`."""
+        held = self._touch(request_id)
+        for name in self._streams(held) if held else ():
+            self._links.deliver(
+                StreamDone(request_id=request_id, source=self._doc.name, target=name)
+            )
+
+    def emit(self, request_id: str, event: Event) -> None:
+        """See `Outbox.emit`."""
+        if self._touch(request_id) is not None:
+            self._links.report(Emit(request_id=request_id, stage=self._doc.name, event=event))
+
+    def done(self, request_id: str, usage: Usage | None = None) -> None:
+        """See `Outbox.done`."""
+        self._end(request_id, usage, None)
+
+    def complete(
+        self, request_id: str, *, finish_reason: FinishReason = "stop", usage: Usage | None = None
+    ) -> None:
+        """See `Outbox.complete`."""
+        self._end(request_id, usage, finish_reason)
+
+    def fail(self, request_id: str, error: OmniError) -> None:
+        """See `Outbox.fail`."""
+        with self._lock:
+            held = self._held.pop(request_id, None)
+        if held is not None:
+            self._links.report(
+                Fail(request_id=request_id, stage=self._doc.name, error=error.info(self._doc.name))
+            )
+
+    def _end(self, request_id: str, usage: Usage | None, reason: FinishReason | None) -> None:
+        with self._lock:
+            held = self._held.pop(request_id, None)
+        if held is None:
+            return
+        self._links.report(
+            Done(
+                request_id=request_id,
+                stage=self._doc.name,
+                opened=tuple(held.opened),
+                usage=usage or Usage(),
+                finish_reason=reason,
+                start_s=held.start_s,
+                first_output_s=held.first_output_s,
+                end_s=time.monotonic(),
+            )
+        )
+
+    def _touch(self, request_id: str) -> _Held | None:
+        with self._lock:
+            held = self._held.get(request_id)
+            if held is not None and held.first_output_s is None:
+                held.first_output_s = time.monotonic()
+        return held
+
+    def _streams(self, held: _Held) -> list[str]:
+        return [name for name in self._doc.stream_to if name in held.opened]

@@ -1,0 +1,211 @@
+"""A stage process: handshake, build, then one loop that moves messages.
+
+Knows sockets and threads. Knows nothing of models: factories build the schedulers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, assert_never
+
+import zmq
+
+from omni_core.addresses import COORDINATOR, address
+from omni_core.codec import Codec, Frame
+from omni_core.errors import ErrorInfo, ProtocolError
+from omni_core.messages import (
+    PROTOCOL_VERSION,
+    AbortRequest,
+    Crash,
+    DataReady,
+    Done,
+    Emit,
+    Fail,
+    Hello,
+    Progress,
+    Ready,
+    Setup,
+    Shutdown,
+    StageDoc,
+    StatsQuery,
+    StatsReply,
+    StreamChunk,
+    StreamDone,
+    ToCoordinator,
+    ToStage,
+)
+from omni_core.relay.local import unshare
+from omni_core.relay.shm import SharedMemory
+from omni_core.specs import Ref, StageConfig, StageContext
+from omni_core.stage.node import StageNode
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class StageProcess:
+    """Everything one stage process owns. `run` is its main loop."""
+
+    def __init__(self, name: str, sockets_dir: Path, shm_dir: Path) -> None:
+        self._name = name
+        self._sockets_dir = sockets_dir
+        self._codec = Codec(SharedMemory(shm_dir))
+        self._context = zmq.Context()
+        self._inbound = self._context.socket(zmq.PULL)
+        self._inbound.bind(address(sockets_dir, name))
+        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._egress: deque[tuple[str, list[Frame]]] = deque()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._nodes: dict[str, StageNode] = {}
+        self._home: dict[str, str] = {}
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Serve until Shutdown, a crash, or the death of the parent; returns the exit code."""
+        poller = zmq.Poller()
+        poller.register(self._inbound, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        parent = sys.stdin.fileno()  # closes when the parent is gone
+        poller.register(parent, zmq.POLLIN | zmq.POLLERR)
+        hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
+        self._post(COORDINATOR, hello)
+        while not self._stopping:
+            self._flush()
+            ready = dict(poller.poll())
+            if parent in ready:
+                self._stopping = True
+            if self._wake_read.fileno() in ready:
+                self._wake_read.recv(4096)
+            if self._inbound in ready:
+                self._receive()
+        self._close()
+        return self._exit_code
+
+    # -- Links: called by stages, from their threads
+
+    def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
+        """See `Links.deliver`."""
+        node = self._nodes.get(message.target)
+        if node is not None:
+            node.receive(unshare(message))
+        else:
+            self._post(self._home[message.target], message)
+
+    def report(self, message: Emit | Done | Fail) -> None:
+        """See `Links.report`."""
+        self._post(COORDINATOR, message)
+
+    # -- the loop's verbs
+
+    def _receive(self) -> None:
+        while self._inbound.poll(0):
+            frames = [frame.buffer for frame in self._inbound.recv_multipart(copy=False)]
+            message: ToStage = self._codec.decode(frames, ToStage)
+            self._dispatch(message)
+
+    def _dispatch(self, message: ToStage) -> None:
+        match message:
+            case DataReady() | StreamChunk() | StreamDone():
+                self._nodes[message.target].receive(message)
+            case AbortRequest():
+                for node in self._nodes.values():
+                    node.abort(message.request_id)
+            case StatsQuery():
+                stats = {name: node.stats() for name, node in self._nodes.items()}
+                self._post(
+                    COORDINATOR,
+                    StatsReply(query_id=message.query_id, process=self._name, stats=stats),
+                )
+            case Setup():
+                self._build(message)
+            case Shutdown():
+                self._stopping = True
+            case _:
+                assert_never(message)
+
+    def _build(self, setup: Setup) -> None:
+        if setup.version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"the coordinator speaks version {setup.version}, this process "
+                f"{PROTOCOL_VERSION}; install one version of omni-core"
+            )
+        self._home = setup.home
+        for doc in setup.stages:
+            scheduler = Ref(doc.factory).resolve()(self._stage_context(doc, setup))
+            self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
+        for doc in setup.stages:
+            self._nodes[doc.name].start()
+            self._post(COORDINATOR, Ready(stage=doc.name))
+
+    def _stage_context(self, doc: StageDoc, setup: Setup) -> StageContext:
+        def report(text: str) -> None:
+            self._post(COORDINATOR, Progress(stage=doc.name, text=text))
+            self._flush()
+
+        report("loading")
+        return StageContext(
+            stage=StageConfig(
+                name=doc.name,
+                factory=Ref(doc.factory),
+                process=doc.process,
+                memory_fraction=doc.memory_fraction,
+                next=doc.next,
+                stream_to=doc.stream_to,
+                max_batch=doc.max_batch,
+                max_wait_ms=doc.max_wait_ms,
+                max_concurrency=doc.max_concurrency,
+                options=doc.options,
+            ),
+            model_path=setup.model_path,
+            device=doc.device,
+            dtype=doc.dtype,
+            ar_engine=setup.ar_engine,
+            report=report,
+        )
+
+    def _crash(self, stage: str, error: ErrorInfo) -> None:
+        self._post(COORDINATOR, Crash(process=self._name, stage=stage, error=error))
+        self._exit_code = 1
+        self._stopping = True
+        self._wake()
+
+    def _post(self, peer: str, message: ToCoordinator | ToStage) -> None:
+        """Encode here, on the caller's thread; the loop sends."""
+        self._egress.append((peer, self._codec.encode(message)))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full of wake-ups already
+            self._wake_write.send(b"\0")
+
+    def _flush(self) -> None:
+        while self._egress:
+            peer, frames = self._egress.popleft()
+            self._socket(peer).send_multipart(frames, copy=False)
+
+    def _socket(self, peer: str) -> zmq.Socket[bytes]:
+        if peer not in self._peers:
+            outbound = self._context.socket(zmq.PUSH)
+            outbound.setsockopt(zmq.SNDHWM, 0)
+            outbound.connect(address(self._sockets_dir, peer))
+            self._peers[peer] = outbound
+        return self._peers[peer]
+
+    def _close(self) -> None:
+        for node in self._nodes.values():
+            node.close(_CLOSE_TIMEOUT_S)
+        self._flush()
+        self._context.destroy(linger=200)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m omni_core.stage NAME SOCKETS_DIR SHM_DIR`; the launcher is its only caller."""
+    name, sockets_dir, shm_dir = arguments
+    return StageProcess(name, Path(sockets_dir), Path(shm_dir)).run()
