@@ -1,0 +1,128 @@
+"""Sound: bytes in, float32 mono at the wanted rate out.
+
+Knows decoders and resampling. Trusts no label: the bytes decide who decodes them.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import av
+import numpy as np
+import soundfile
+import soxr
+
+from omni_core.errors import MediaError
+from omni_core.media.container import open_container
+from omni_core.media.limits import MediaLimits
+from omni_core.types import FloatArray
+
+_BLOCK_FRAMES = 65_536
+_UNKNOWN_FRAMES = 1 << 62
+"""libsndfile reports the largest integer for a stream whose header gives no length."""
+
+
+def load_audio(data: bytes, limits: MediaLimits, *, sample_rate: int = 16_000) -> FloatArray:
+    """Decode to float32 (n,) in [-1, 1]: the mean of all channels at `sample_rate` Hz.
+
+    Integer samples are divided by their full scale, so 16-bit files at the target rate come out
+    as exactly x / 32768; other rates go through soxr's HQ resampler. Raises MediaError for what
+    cannot be decoded, holds no samples or lasts over `limits.max_audio_seconds`.
+    """
+    samples = decode_audio(data, limits.max_audio_seconds, sample_rate)
+    if samples is None:
+        raise MediaError("The file has no sound track.")
+    if not samples.size:
+        raise MediaError("The audio holds no samples.")
+    return samples
+
+
+def decode_audio(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray | None:
+    """As `load_audio`, but None for a container without a sound track, and maybe no samples."""
+    if _is_for_libsndfile(data):
+        try:
+            samples = _decode_soundfile(data, max_seconds, sample_rate)
+        except soundfile.LibsndfileError:
+            samples = np.zeros(0, np.float32)  # a codec it lacks: FFmpeg may know it
+        if samples.size:
+            return samples
+    return _decode_av(data, max_seconds, sample_rate)
+
+
+def _is_for_libsndfile(data: bytes) -> bool:
+    head = data[:12]
+    return (
+        head.startswith((b"fLaC", b"OggS", b"ID3"))
+        or (head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE")
+        or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2)  # MPEG layer III sync
+    )
+
+
+class _MonoCollector:
+    """Mixes, resamples and counts blocks as they are decoded, so only the result is kept."""
+
+    def __init__(self, source_rate: int, sample_rate: int, max_seconds: float) -> None:
+        self._max_frames = max_seconds * source_rate
+        self._max_seconds = max_seconds
+        self._frames = 0
+        self._blocks: list[FloatArray] = []
+        self._resampler = (
+            None
+            if source_rate == sample_rate
+            else soxr.ResampleStream(source_rate, sample_rate, 1, dtype="float32", quality="HQ")
+        )
+
+    def expect(self, frames: float) -> None:
+        """Raise MediaError when so many frames last longer than the limit."""
+        if frames > self._max_frames:
+            raise MediaError(
+                f"The audio lasts longer than the limit of {self._max_seconds:g} s; cut it."
+            )
+
+    def push(self, block: FloatArray) -> None:
+        """Add frames (n, channels)."""
+        self._frames += len(block)
+        self.expect(self._frames)
+        mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
+        self._append(mono, last=False)
+
+    def finish(self) -> FloatArray:
+        """Everything pushed, (n,)."""
+        if self._resampler is not None:
+            self._append(np.zeros(0, np.float32), last=True)
+        return np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.float32)
+
+    def _append(self, mono: FloatArray, *, last: bool) -> None:
+        if self._resampler is not None:
+            mono = self._resampler.resample_chunk(np.ascontiguousarray(mono), last=last)
+        self._blocks.append(mono)
+
+
+def _decode_soundfile(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray:
+    with soundfile.SoundFile(BytesIO(data)) as file:
+        collector = _MonoCollector(file.samplerate, sample_rate, max_seconds)
+        if file.frames < _UNKNOWN_FRAMES:
+            collector.expect(file.frames)
+        while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+            collector.push(block)
+        return collector.finish()
+
+
+def _decode_av(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray | None:
+    with open_container(data, "audio") as container:
+        if not container.streams.audio:
+            return None
+        stream = container.streams.audio[0]
+        if stream.codec_context is None:
+            raise MediaError("The sound track uses a codec that cannot be decoded here.")
+        collector = _MonoCollector(stream.rate, sample_rate, max_seconds)
+        if stream.duration is not None:
+            collector.expect(float(stream.duration * stream.time_base) * stream.rate)
+        to_float = av.AudioResampler(format="fltp")
+        try:
+            for frame in container.decode(stream):
+                for converted in to_float.resample(frame):
+                    collector.push(converted.to_ndarray().T)
+        except ValueError as exc:  # PyAV: "Frame does not match AudioResampler setup."
+            raise MediaError("The sound track is damaged or changes its format.") from exc
+        return collector.finish()

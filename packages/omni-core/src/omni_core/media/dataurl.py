@@ -1,0 +1,68 @@
+"""Bytes out of base64 text and data: URLs (RFC 2397), sized before they are decoded.
+
+Knows nothing of networks or files, and does not believe the media type a URL claims.
+"""
+
+from __future__ import annotations
+
+import binascii
+from urllib.parse import unquote, unquote_to_bytes
+
+from omni_core.errors import MediaError, PayloadTooLargeError
+from omni_core.media.limits import MediaLimits
+
+_BASE64_HINT = (
+    "The media is not valid base64; use the standard alphabet (A-Z a-z 0-9 + /) with padding "
+    "and without line breaks."
+)
+
+
+def decode_base64(text: str, limits: MediaLimits) -> bytes:
+    """Decode bare base64; a `data:...,` prefix that does not belong there is skipped.
+
+    Raises MediaError for anything but strict, padded base64 and for an empty item, and
+    PayloadTooLargeError, before decoding, above `limits.max_bytes`.
+    """
+    if text[:5].lower() == "data:":
+        text = text.partition(",")[2]
+    return _strict_base64(text, limits)
+
+
+def decode_data_url(url: str, limits: MediaLimits) -> bytes:
+    """Decode `data:[<type>][;<parameter>]*[;base64],<data>`, base64 or percent-encoded.
+
+    Raises as `decode_base64` does.
+    """
+    header, comma, payload = url[len("data:") :].partition(",")
+    if not comma:
+        raise MediaError("The data: URL has no comma; write it as data:<media type>;base64,<data>.")
+    if header.rpartition(";")[2].strip().lower() == "base64":
+        return _strict_base64(unquote(payload) if "%" in payload else payload, limits)
+    check_size(len(payload) - 2 * payload.count("%"), limits)
+    return not_empty(unquote_to_bytes(payload))
+
+
+def check_size(n_bytes: int, limits: MediaLimits) -> None:
+    """Raise PayloadTooLargeError when an item of `n_bytes` is over `limits.max_bytes`."""
+    if n_bytes > limits.max_bytes:
+        raise PayloadTooLargeError(
+            f"The media item is larger than the limit of {limits.max_bytes} bytes; "
+            "send a smaller or more strongly compressed one."
+        )
+
+
+def not_empty(data: bytes) -> bytes:
+    """Return `data`, or raise MediaError when there is none."""
+    if not data:
+        raise MediaError("The media item is empty (0 bytes).")
+    return data
+
+
+def _strict_base64(text: str, limits: MediaLimits) -> bytes:
+    check_size(len(text) // 4 * 3 - text[-2:].count("="), limits)
+    if len(text) % 4:
+        raise MediaError(_BASE64_HINT)
+    try:
+        return not_empty(binascii.a2b_base64(text, strict_mode=True))
+    except ValueError as exc:  # binascii.Error, and text that is not ASCII
+        raise MediaError(_BASE64_HINT) from exc
