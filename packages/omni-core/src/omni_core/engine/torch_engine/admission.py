@@ -5,7 +5,7 @@ from __future__ import annotations
 from omni_core.engine.base import EngineRequest
 from omni_core.engine.stop import StopMatcher
 from omni_core.engine.torch_engine.kv import pages_for
-from omni_core.engine.torch_engine.rules import check_token_ids
+from omni_core.engine.torch_engine.rules import check_sampling
 from omni_core.errors import ContextLengthError, RequestError
 
 
@@ -27,7 +27,7 @@ def check_request(
         raise RequestError(f"max_tokens must be at least 1, not {wanted}", param="max_tokens")
     if request.sampling.stop:
         StopMatcher(request.sampling.stop)
-    check_token_ids(request.sampling, vocab_size)
+    check_sampling(request.sampling, vocab_size)
     if prompt + 1 > max_len:
         raise ContextLengthError(
             f"the prompt has {prompt} tokens and the reply needs at least 1, but the context holds "

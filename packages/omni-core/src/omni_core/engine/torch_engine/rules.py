@@ -56,8 +56,8 @@ class RowRules:
         return self.repetition != 1 or self.presence != 0 or self.frequency != 0
 
 
-def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
-    """RequestError if parameters name a token that does not exist or a penalty that cannot be."""
+def check_sampling(params: SamplingParams, vocab_size: int) -> None:
+    """RequestError for what would break a whole batch: unknown token ids, an impossible penalty."""
     for param, ids in (
         ("logit_bias", tuple(params.logit_bias or ())),
         ("stop_token_ids", params.stop_token_ids or ()),
