@@ -1,0 +1,122 @@
+"""Who may import whom, and which words may not occur where. Reads sources; imports none of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {path.name: path for path in sorted((ROOT / "packages").iterdir()) if path.is_dir()}
+OURS = {name.replace("-", "_") for name in PACKAGES}
+
+#: Which of our packages each package may import.
+MAY_IMPORT = {
+    "omni-core": set(),
+    "omni-qwen3": {"omni_core"},
+    "omni-server": {"omni_core"},
+}
+
+#: Layers inside core, lowest first; a module may import its own layer and those below.
+CORE_LAYERS = (
+    {"errors", "types"},
+    {"specs", "messages", "addresses", "media"},
+    {"hookspecs", "graph", "relay", "codec", "scheduler", "engine", "devices"},
+    {"plugins", "config", "stage"},
+    {"coordinator"},
+    {"pipeline"},
+    {"testing"},
+)
+
+#: Modules of core that may import torch, anywhere in the file; the others never do.
+TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py")
+
+MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]", re.IGNORECASE)
+
+
+def sources(package: str) -> Iterator[Path]:
+    return (PACKAGES[package] / "src").rglob("*.py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module, at run time at module top) for every absolute import of a file."""
+    tree = ast.parse(path.read_text())
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from ((alias.name, id(node) in top) for alias in node.names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield from ((f"{module}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def test_every_package_is_listed() -> None:
+    assert set(MAY_IMPORT) == set(PACKAGES)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_declared_siblings(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package.replace("-", "_")}
+    for path in sources(package):
+        for module, _ in imports(path):
+            root = module.partition(".")[0]
+            assert root not in OURS or root in allowed, f"{path} imports {module}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_declared_dependencies_match(package: str) -> None:
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text())["project"]
+    named = {re.split(r"[\[<>=!~ ]", entry)[0] for entry in project["dependencies"]}
+    assert {name.replace("-", "_") for name in named} & OURS == MAY_IMPORT[package]
+
+
+def test_core_is_layered() -> None:
+    level = {name: number for number, layer in enumerate(CORE_LAYERS) for name in layer}
+    source = PACKAGES["omni-core"] / "src" / "omni_core"
+    for path in sources("omni-core"):
+        mine = path.relative_to(source).with_suffix("").parts[0]
+        if mine == "__init__":
+            continue
+        for module, _ in imports(path):
+            parts = module.split(".")
+            if parts[0] == "omni_core" and parts[1] in level:
+                assert level[parts[1]] <= level[mine], f"{path} imports {module}"
+
+
+def test_every_part_of_core_has_a_layer() -> None:
+    source = PACKAGES["omni-core"] / "src" / "omni_core"
+    parts = {p.stem for p in source.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__"} == set().union(*CORE_LAYERS)
+
+
+def test_core_and_server_reach_torch_only_where_they_may() -> None:
+    for package in ("omni-core", "omni-server"):
+        for path in sources(package):
+            if any(name in path.as_posix() for name in TORCH_MODULES):
+                continue
+            for module, _ in imports(path):
+                assert module.partition(".")[0] not in {"torch", "transformers"}, path
+
+
+@pytest.mark.parametrize("package", ["omni-core", "omni-server"])
+def test_core_and_server_name_no_model(package: str) -> None:
+    for path in sources(package):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not MODEL_NAMES.search(line), f"{path}:{number} names a model: {line.strip()}"
+
+
+def test_the_map_in_the_docs_equals_the_tree() -> None:
+    """docs/architecture.md has one line for every module of every package, and no others."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = set(re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE))
+    there = {
+        str(path.relative_to(PACKAGES[package] / "src"))
+        for package in PACKAGES
+        for path in sources(package)
+        if path.name not in {"__init__.py", "__main__.py"}
+    }
+    assert listed == there
