@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol, assert_never
 
-from omni_core.engine.base import Engine, EngineRequest, StepOutput
+from omni_core.engine.base import Engine, EngineRequest, RequestFailedError, StepOutput
 from omni_core.errors import OmniError
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 
@@ -92,7 +92,13 @@ class OmniScheduler:
             self._engine.feed(request_id, chunk)
 
     def _step(self, outbox: Outbox) -> None:
-        for output in self._engine.step():
+        try:
+            outputs = self._engine.step()
+        except RequestFailedError as failed:
+            self._drop(failed.request_id)
+            outbox.fail(failed.request_id, failed.error)
+            return
+        for output in outputs:
             request = self._requests[output.request_id]
             if output.finish_reason is not None:
                 del self._requests[output.request_id]
