@@ -1,0 +1,51 @@
+"""Listening: a bound socket and a uvicorn server that leaves signals to its owner.
+
+Knows ports and uvicorn. Knows nothing of the application.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from omni_core.errors import ConfigError
+
+BACKLOG = 2048
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers, which would cut short an orderly shutdown."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 picks a free one. ConfigError when it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port or "
+            "--host, or stop what is using it"
+        ) from exc
+    return listener
+
+
+def http_server(app: FastAPI, drain_timeout_s: float) -> HttpServer:
+    """A server for `app` that gives open requests `drain_timeout_s` to end when it stops."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=round(drain_timeout_s),
+    )
+    return HttpServer(config)

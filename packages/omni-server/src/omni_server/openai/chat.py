@@ -1,0 +1,154 @@
+"""POST /v1/chat/completions, JSON and server-sent events.
+
+Knows how events of the pipeline become an answer. What a request may say is `call`'s, what an
+answer looks like is `reply`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omni_core.errors import OmniError, StageError
+from omni_core.types import AudioDelta, CodecDelta, Finished, TextDelta
+from omni_server.body import read_body
+from omni_server.context import ServerContext
+from omni_server.errors import JsonResponse
+from omni_server.metrics import RequestTimer
+from omni_server.openai.call import ChatCall, parse_call
+from omni_server.openai.messages import MessageRules
+from omni_server.openai.reply import (
+    ChunkWriter,
+    Json,
+    ReplyIds,
+    audio_object,
+    completion,
+    timeline_object,
+)
+from omni_server.stream import (
+    CLIENT_CLOSED_REQUEST,
+    INTERNAL_SERVER_ERROR,
+    ClientGoneError,
+    EventStream,
+    sse,
+    while_connected,
+)
+
+MAX_REQUEST_ID = 128
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The chat routes of one server."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        """Answer one conversation."""
+        return await _answer(request, context)
+
+    return routes
+
+
+async def _answer(request: Request, context: ServerContext) -> Response:
+    """Own the request's timer: whatever ends the request, it is counted once."""
+    timer = RequestTimer(context.metrics)
+    status = INTERNAL_SERVER_ERROR
+    streaming = False
+    try:
+        ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
+        request_id = request.headers.get("x-request-id", ids.completion_id)[:MAX_REQUEST_ID]
+        call = parse_call(
+            await read_body(request, context.settings.max_body_bytes),
+            pipeline=context.pipeline,
+            served_model_name=context.settings.served_model_name,
+            rules=MessageRules(
+                transcript_of=context.transcripts.get, limits=context.settings.media
+            ),
+            request_id=request_id,
+        )
+        headers = {"x-request-id": request_id}
+        if call.stream:
+            streaming = True
+            return EventStream(_frames(call, ids, context, timer), headers, timer.end)
+        reply = await while_connected(_collect(call, ids, context, timer), request.receive)
+        status = 200
+        return JsonResponse(reply, headers=headers)
+    except ClientGoneError:
+        status = CLIENT_CLOSED_REQUEST
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    except OmniError as error:
+        status = error.status
+        raise
+    finally:
+        if not streaming:
+            timer.end(status)
+
+
+async def _collect(
+    call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
+) -> Json:
+    """The whole reply as one completion object."""
+    text: list[str] = []
+    sound: list[AudioDelta] = []
+    finished: Finished | None = None
+    async with aclosing(context.pipeline.generate(call.request)) as events:
+        async for event in events:
+            timer.saw(event)
+            match event:
+                case TextDelta():
+                    text.append(event.text)
+                case AudioDelta() if event.samples.size:
+                    sound.append(event)
+                case Finished():
+                    finished = event
+    if finished is None:
+        raise StageError("The pipeline ended a request without finishing it.")
+    transcript = "".join(text)
+    audio = None
+    if sound:
+        expires_at = context.transcripts.add(ids.audio_id, transcript)
+        audio = await asyncio.to_thread(
+            audio_object, sound, call.audio_format, ids.audio_id, transcript, expires_at
+        )
+    reply = completion(ids, transcript, audio, finished)
+    if call.include_timeline:
+        reply["timeline"] = timeline_object(finished.timeline)
+    return reply
+
+
+async def _frames(
+    call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
+) -> AsyncGenerator[bytes, None]:
+    """The reply as server-sent events, each made from one event the moment it comes."""
+    chunks = ChunkWriter(ids=ids, wants_audio=call.wants_audio, include_usage=call.include_usage)
+    transcript: list[str] = []
+    role_sent = heard_audio = False
+    finished: Finished | None = None
+    async with aclosing(context.pipeline.generate(call.request)) as events:
+        async for event in events:
+            timer.saw(event)
+            if not role_sent:
+                role_sent = True
+                yield sse(chunks.role())
+            match event:
+                case TextDelta(text=text) if text:
+                    transcript.append(text)
+                    yield sse(chunks.text(text))
+                case AudioDelta(samples=samples) if samples.size:
+                    heard_audio = True
+                    yield sse(chunks.audio(event))
+                case Finished():
+                    finished = event
+                case TextDelta() | AudioDelta() | CodecDelta():
+                    pass
+    if finished is None:
+        raise StageError("The pipeline ended a request without finishing it.")
+    if heard_audio:
+        yield sse(chunks.audio_end(context.transcripts.add(ids.audio_id, "".join(transcript))))
+    yield sse(chunks.finish(finished, call.include_timeline))
+    if call.include_usage:
+        yield sse(chunks.usage(finished))

@@ -1,0 +1,154 @@
+"""Chat messages: OpenAI's shapes to `omni_core.types.Message`.
+
+Knows roles, content parts and the top-level media lists. Knows nothing of sampling or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from omni_core.errors import RequestError
+from omni_core.media.limits import MediaLimits
+from omni_core.types import MediaKind, Message, Part, Role, TextPart
+from omni_server.openai.media import part_from_input_audio, part_from_url
+from omni_server.schema.chat import (
+    AudioUrlContent,
+    ChatBody,
+    ChatMessage,
+    ContentPart,
+    ImageUrlContent,
+    InputAudioContent,
+    RefusalContent,
+    TextContent,
+    UrlObject,
+    VideoUrlContent,
+)
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",  # OpenAI's newer word for the same thing
+    "user": "user",
+    "assistant": "assistant",
+}
+
+TranscriptLookup = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRules:
+    """What turning messages into Omni's needs from the server."""
+
+    transcript_of: TranscriptLookup
+    limits: MediaLimits
+
+
+def to_messages(body: ChatBody, rules: MessageRules) -> tuple[Message, ...]:
+    """All messages, top-level media folded in front of the last user message."""
+    if not body.messages:
+        raise RequestError("'messages' is empty; send at least one user message.", param="messages")
+    messages = [
+        _to_message(message, f"messages[{index}]", rules)
+        for index, message in enumerate(body.messages)
+    ]
+    last_user = max((i for i, m in enumerate(messages) if m.role == "user"), default=None)
+    if last_user is None:
+        raise RequestError("'messages' has no message with role 'user'.", param="messages")
+    content = (*_top_level_media(body, rules.limits), *messages[last_user].content)
+    messages[last_user] = Message(role="user", content=content)
+    if not any(_says_something(m) for m in messages if m.role == "user"):
+        raise RequestError("The user messages have no content.", param="messages")
+    return tuple(messages)
+
+
+def _says_something(message: Message) -> bool:
+    return any(not isinstance(part, TextPart) or part.text for part in message.content)
+
+
+def _top_level_media(body: ChatBody, limits: MediaLimits) -> list[Part]:
+    lists: tuple[tuple[str, MediaKind, list[str] | None], ...] = (
+        ("images", "image", body.images),
+        ("audios", "audio", body.audios),
+        ("videos", "video", body.videos),
+    )
+    return [
+        part_from_url(kind, url, f"{name}[{index}]", limits)
+        for name, kind, urls in lists
+        for index, url in enumerate(urls or ())
+    ]
+
+
+def _to_message(message: ChatMessage, path: str, rules: MessageRules) -> Message:
+    role = _role(message, path)
+    if message.tool_calls or message.function_call:
+        raise RequestError(
+            f"'{path}.tool_calls': tool calls are not supported by this server.",
+            param=f"{path}.tool_calls",
+            code="unsupported_value",
+        )
+    if role == "assistant" and message.content is None and message.audio is not None:
+        spoken = _spoken_earlier(message.audio.id, path, rules.transcript_of)
+        return Message(role=role, content=(spoken,))
+    if message.content is None:
+        raise RequestError(
+            f"'{path}.content' is null; write a string or a list of content parts.",
+            param=f"{path}.content",
+        )
+    if isinstance(message.content, str):
+        return Message(role=role, content=(TextPart(text=message.content),))
+    parts = tuple(
+        _to_part(part, role, f"{path}.content[{index}]", rules.limits)
+        for index, part in enumerate(message.content)
+    )
+    return Message(role=role, content=parts)
+
+
+def _role(message: ChatMessage, path: str) -> Role:
+    if message.role in ROLES:
+        return ROLES[message.role]
+    if message.role in ("tool", "function"):
+        raise RequestError(
+            f"'{path}.role': tools are not supported by this server, so {message.role!r} is not.",
+            param=f"{path}.role",
+            code="unsupported_value",
+        )
+    raise RequestError(
+        f"'{path}.role': {message.role!r} is not one of {', '.join(ROLES)}.", param=f"{path}.role"
+    )
+
+
+def _spoken_earlier(audio_id: str, path: str, transcript_of: TranscriptLookup) -> TextPart:
+    transcript = transcript_of(audio_id)
+    if transcript is None:
+        raise RequestError(
+            f"'{path}.audio.id': {audio_id!r} is unknown here or has expired; "
+            "send the transcript as 'content' instead.",
+            param=f"{path}.audio.id",
+        )
+    return TextPart(text=transcript)
+
+
+def _to_part(part: ContentPart, role: Role, path: str, limits: MediaLimits) -> Part:
+    match part:
+        case TextContent(text=text) | RefusalContent(refusal=text):
+            return TextPart(text=text)
+        case _ if role != "user":
+            raise RequestError(
+                f"'{path}': only user messages may carry media; a {role} message is text.",
+                param=path,
+            )
+        case InputAudioContent(input_audio=audio):
+            return part_from_input_audio(audio.data, audio.format, f"{path}.input_audio", limits)
+        case AudioUrlContent(audio_url=url):
+            return part_from_url("audio", _url(url), f"{path}.audio_url", limits)
+        case ImageUrlContent(image_url=url):
+            return part_from_url("image", _url(url), f"{path}.image_url", limits)
+        case VideoUrlContent(video_url=url):
+            return part_from_url("video", _url(url), f"{path}.video_url", limits)
+        case _:
+            assert_never(part)
+
+
+def _url(value: str | UrlObject) -> str:
+    return value.url if isinstance(value, UrlObject) else value

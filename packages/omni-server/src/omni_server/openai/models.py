@@ -1,0 +1,51 @@
+"""GET /v1/models: the one model there is.
+
+Fields beyond OpenAI's `Model` tell clients what to ask for: modalities, voices, sample rate,
+context length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from omni_server.context import ServerContext
+from omni_server.errors import JsonResponse
+from omni_server.openai.call import check_model
+
+
+def router(context: ServerContext) -> APIRouter:
+    """The model routes of one server."""
+    routes = APIRouter()
+
+    @routes.get("/v1/models")
+    async def list_models() -> Response:
+        """List the served model."""
+        return JsonResponse({"object": "list", "data": [model_object(context)]})
+
+    @routes.get("/v1/models/{model_id:path}")
+    async def retrieve_model(model_id: str) -> Response:
+        """Describe the served model; its id may contain slashes."""
+        check_model(model_id, context.settings.served_model_name)
+        return JsonResponse(model_object(context))
+
+    return routes
+
+
+def model_object(context: ServerContext) -> dict[str, Any]:
+    """OpenAI's `Model` with what this checkpoint can do."""
+    info = context.pipeline.info
+    return {
+        "id": context.settings.served_model_name,
+        "object": "model",
+        "created": context.started_at,
+        "owned_by": "omni",
+        "context_length": info.context_length,
+        "input_modalities": list(info.input_modalities),
+        "output_modalities": list(context.pipeline.modalities),
+        "voices": list(info.voices),
+        "default_voice": info.default_voice,
+        "sample_rate": info.sample_rate,
+    }

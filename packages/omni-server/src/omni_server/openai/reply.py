@@ -1,0 +1,153 @@
+"""What a chat call answers with: completion objects, chunks, usage.
+
+Shapes follow `ChatCompletion` and `ChatCompletionChunk` of the openai package. Extensions, marked
+where they are made: `sample_rate` beside audio data, `timeline`, and finer token details.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from omni_core.types import AudioDelta, Finished, StageSpan, Usage
+from omni_server.audio import STREAM_FORMAT, to_base64
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyIds:
+    """What every object of one reply repeats."""
+
+    model: str
+    fingerprint: str
+    completion_id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    audio_id: str = field(default_factory=lambda: f"audio_{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def usage_object(usage: Usage) -> Json:
+    """`CompletionUsage`; completion tokens are text tokens plus codec frames, as OpenAI counts."""
+    completion = usage.text_tokens + usage.audio_tokens
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": usage.prompt_tokens + completion,
+        "prompt_tokens_details": {
+            "audio_tokens": usage.prompt_audio_tokens,
+            "image_tokens": usage.prompt_image_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+        "completion_tokens_details": {
+            "audio_tokens": usage.audio_tokens,
+            "text_tokens": usage.text_tokens,
+            "reasoning_tokens": 0,
+        },
+    }
+
+
+def timeline_object(timeline: tuple[StageSpan, ...]) -> list[Json]:
+    """One object a stage; times in seconds since the request was submitted."""
+    return [msgspec.structs.asdict(span) for span in timeline]
+
+
+def audio_object(
+    deltas: list[AudioDelta], audio_format: str, audio_id: str, transcript: str, expires_at: int
+) -> Json:
+    """`ChatCompletionAudio` of a whole reply, in one file at the model's own rate."""
+    samples = np.concatenate([delta.samples for delta in deltas])
+    rate = deltas[0].sample_rate
+    return {
+        "id": audio_id,
+        "data": to_base64(samples, rate, audio_format),
+        "transcript": transcript,
+        "expires_at": expires_at,
+        "sample_rate": rate,
+    }
+
+
+def completion(ids: ReplyIds, text: str, audio: Json | None, finished: Finished) -> Json:
+    """`ChatCompletion`: with audio the text is its transcript and `content` is null."""
+    message = {
+        "role": "assistant",
+        "content": text if audio is None else None,
+        "refusal": None,
+        "audio": audio,
+    }
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": finished.finish_reason,
+    }
+    return {
+        "id": ids.completion_id,
+        "object": "chat.completion",
+        "created": ids.created,
+        "model": ids.model,
+        "choices": [choice],
+        "usage": usage_object(finished.usage),
+        "system_fingerprint": ids.fingerprint,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkWriter:
+    """Builds the chunks of one streamed reply."""
+
+    ids: ReplyIds
+    wants_audio: bool
+    include_usage: bool
+
+    def role(self) -> Json:
+        """The first chunk."""
+        return self._delta({"role": "assistant", "content": None if self.wants_audio else ""})
+
+    def text(self, text: str) -> Json:
+        """More text: `content`, or the transcript of the audio that comes with it."""
+        if self.wants_audio:
+            return self._delta({"audio": {"id": self.ids.audio_id, "transcript": text}})
+        return self._delta({"content": text})
+
+    def audio(self, delta: AudioDelta) -> Json:
+        """More audio, as headerless 16-bit little-endian samples."""
+        data = to_base64(delta.samples, delta.sample_rate, STREAM_FORMAT)
+        audio = {"id": self.ids.audio_id, "data": data, "sample_rate": delta.sample_rate}
+        return self._delta({"audio": audio})
+
+    def audio_end(self, expires_at: int) -> Json:
+        """The last word on the audio."""
+        return self._delta({"audio": {"id": self.ids.audio_id, "expires_at": expires_at}})
+
+    def finish(self, finished: Finished, include_timeline: bool) -> Json:
+        """The one chunk with a finish reason."""
+        chunk = self._delta({}, finished.finish_reason)
+        if include_timeline:
+            chunk["timeline"] = timeline_object(finished.timeline)
+        return chunk
+
+    def usage(self, finished: Finished) -> Json:
+        """The chunk without choices that `stream_options.include_usage` asks for."""
+        return {**self._chunk([]), "usage": usage_object(finished.usage)}
+
+    def _delta(self, delta: Json, finish_reason: str | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._chunk([choice])
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        chunk: Json = {
+            "id": self.ids.completion_id,
+            "object": "chat.completion.chunk",
+            "created": self.ids.created,
+            "model": self.ids.model,
+            "choices": choices,
+            "system_fingerprint": self.ids.fingerprint,
+        }
+        if self.include_usage:
+            chunk["usage"] = None
+        return chunk

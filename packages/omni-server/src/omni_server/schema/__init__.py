@@ -1,0 +1,1 @@
+"""Request bodies as msgspec types: shapes and ranges, no meaning."""

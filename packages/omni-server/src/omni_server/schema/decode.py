@@ -1,0 +1,73 @@
+"""Bytes to request types, and what is wrong with them in OpenAI's terms.
+
+Knows msgspec's messages. Knows no endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from omni_core.errors import RequestError
+
+T = TypeVar("T")
+
+_WHERE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
+_JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+_NAME = re.compile(r"\b(str|int|float|bool)\b")
+
+
+def decode_body(body: bytes, kind: type[T], hints: Mapping[str, str] | None = None) -> T:
+    """Parse a JSON body; a RequestError names the field at fault.
+
+    `hints` maps the last name of a path to what may stand there, for msgspec's terser messages.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as exc:
+        raise invalid_field(exc, "", hints) from exc
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise RequestError(
+            f"The request body is not valid JSON: {exc}.", code="invalid_json"
+        ) from exc
+
+
+def convert_field(value: Any, kind: type[T], path: str) -> T:
+    """Check an already parsed value that stands at `path` of the body."""
+    try:
+        return msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as exc:
+        raise invalid_field(exc, path, None) from exc
+
+
+def invalid_field(
+    error: msgspec.ValidationError, prefix: str, hints: Mapping[str, str] | None
+) -> RequestError:
+    """OpenAI's wording of one validation error found below `prefix`."""
+    found = _WHERE.match(str(error))
+    problem, below = (found["problem"], found["path"] or "") if found else (str(error), "")
+    missing = _MISSING.match(problem)
+    if missing:
+        param = _join(_join(prefix, below), missing["field"])
+        return RequestError(
+            f"Missing required parameter: '{param}'.",
+            param=param,
+            code="missing_required_parameter",
+        )
+    param = _join(prefix, below)
+    problem = _NAME.sub(lambda name: _JSON_NAMES[name[0]], problem.replace("`", ""))
+    hint = (hints or {}).get(param.rpartition(".")[2], "")
+    expected = f"; {hint}" if hint else ""
+    where = f"Invalid value for '{param}'" if param else "Invalid request body"
+    return RequestError(
+        f"{where}: {problem[:1].lower()}{problem[1:]}{expected}.", param=param or None
+    )
+
+
+def _join(prefix: str, below: str) -> str:
+    separator = "" if not prefix or not below or below.startswith("[") else "."
+    return f"{prefix}{separator}{below}"

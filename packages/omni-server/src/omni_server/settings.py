@@ -1,0 +1,28 @@
+"""What an operator can set of the HTTP server.
+
+Knows no pipeline and no environment: the command line builds it, tests build it by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omni_core.media.limits import MediaLimits
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one server."""
+
+    served_model_name: str
+    """The id under which the one loaded model is listed and asked for."""
+    max_body_bytes: int = 256 * MIB
+    """Larger request bodies are refused with 413 while they are being read."""
+    audio_ttl_s: float = 3600.0
+    """How long a reply's audio id may be named in a later assistant message."""
+    max_audio_ids: int = 4096
+    """Oldest audio ids are forgotten beyond this many."""
+    media: MediaLimits = field(default_factory=MediaLimits)
+    """Limits on media inside the body; media behind URLs is the pipeline's to fetch."""

@@ -1,0 +1,137 @@
+"""Server-sent events, and noticing that the client has left.
+
+Knows HTTP and asyncio. Knows nothing of what the events say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from omni_core.errors import OmniError
+from omni_server.errors import error_object, error_response, internal_error
+
+T = TypeVar("T")
+
+CLIENT_CLOSED_REQUEST = 499
+"""Never sent: what the metrics call a request whose client left."""
+INTERNAL_SERVER_ERROR = 500
+DONE = b"data: [DONE]\n\n"
+log = logging.getLogger(__name__)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+def sse(event: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+async def while_connected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """The result of `work`; cancels it and raises ClientGoneError when the client leaves first.
+
+    The request body must have been read: what `receive` brings next is then the disconnect.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGoneError
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A response of server-sent events whose status waits for the first of them.
+
+    An error before the first event is an ordinary error response; one after it becomes an `error`
+    event that ends the stream without `[DONE]`. Each event is sent the moment it exists. `frames`
+    is closed when the response ends, however it ends. `on_end` is told the HTTP status, 499 when
+    the client left, or the status of the error that cut the stream.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        headers: dict[str, str],
+        on_end: Callable[[int], None],
+    ) -> None:
+        super().__init__(status_code=200, headers=headers)
+        self._frames = frames
+        self._more_headers = headers
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        status = INTERNAL_SERVER_ERROR
+        try:
+            async with aclosing(self._frames):
+                status = await while_connected(self._respond(scope, receive, send), receive)
+        except ClientGoneError:
+            status = CLIENT_CLOSED_REQUEST
+        finally:
+            self._on_end(status)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> int:
+        try:
+            first = await anext(self._frames)
+        except OmniError as error:
+            response = error_response(error)
+            response.headers.update(self._more_headers)
+            await response(scope, receive, send)
+            return error.status
+        await send(_start(self._more_headers))
+        try:
+            await _write(send, first)
+            async for frame in self._frames:
+                await _write(send, frame)
+        except ClientGoneError:
+            raise
+        except OmniError as error:
+            return await _cut(error, send)
+        except Exception as error:  # the request edge: too late for another status
+            log.exception("a stream failed")
+            return await _cut(internal_error(error), send)
+        await _write(send, DONE, more=False)
+        return 200
+
+
+def _start(headers: dict[str, str]) -> dict[str, Any]:
+    fields = {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+        **headers,
+    }
+    encoded = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    return {"type": "http.response.start", "status": 200, "headers": encoded}
+
+
+async def _write(send: Send, data: bytes, more: bool = True) -> None:
+    try:
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+    except OSError as exc:  # what ASGI servers raise for a connection that is gone
+        raise ClientGoneError from exc
+
+
+async def _cut(error: OmniError, send: Send) -> int:
+    await _write(send, sse(error_object(error)), more=False)
+    return error.status

@@ -1,0 +1,177 @@
+"""A scripted pipeline and a live server around it: real sockets, no model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from openai import AsyncOpenAI
+
+from omni_core.pipeline import Health, Pipeline, StageHealth
+from omni_core.specs import ModelInfo
+from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
+from omni_server.app import create_app
+from omni_server.http import bind, http_server
+from omni_server.settings import Settings
+
+MODEL = "lab/parrot"
+RATE = 22_050
+
+Step = Event | Exception | asyncio.Event
+Script = Callable[[Request], Sequence[Step]]
+
+USAGE = Usage(
+    prompt_tokens=11, prompt_audio_tokens=4, prompt_image_tokens=2, cached_tokens=3,
+    text_tokens=5, audio_tokens=7,
+)  # fmt: skip
+TIMELINE = (
+    StageSpan(stage="thinker", start_s=0.0, first_output_s=0.1, end_s=0.4),
+    StageSpan(stage="voice", start_s=0.1, first_output_s=0.2, end_s=0.5),
+)
+
+
+def sound(start: int, n: int) -> AudioDelta:
+    """`n` samples of a wave that differs everywhere, from sample `start` on."""
+    samples = np.sin(np.arange(start, start + n, dtype=np.float32) * 0.05) * 0.8
+    return AudioDelta(samples=samples.astype(np.float32), sample_rate=RATE)
+
+
+def default_script(request: Request) -> list[Step]:
+    """Three text deltas, and audio between them when it was asked for."""
+    finished = Finished(finish_reason="stop", usage=USAGE, timeline=TIMELINE)
+    text = [TextDelta(text=t, token_ids=(i,)) for i, t in enumerate(["Hé", "llo", " there"])]
+    if "audio" not in request.params.modalities:
+        return [*text, finished]
+    return [text[0], sound(0, 480), text[1], sound(480, 31), text[2], sound(511, 960), finished]
+
+
+class FakePipeline(Pipeline):
+    """Plays a script for every request and remembers what it was asked."""
+
+    def __init__(self, script: Script = default_script) -> None:
+        self.info = ModelInfo(
+            context_length=2048,
+            voices=("Ethan", "Chelsie"),
+            default_voice="Ethan",
+            sample_rate=RATE,
+            input_modalities=("text", "image", "audio", "video"),
+        )
+        self.name, self.variant = "parrot", "speech"
+        self.modalities = ("text", "audio")
+        self.stages = ("thinker", "voice")
+        self.script = script
+        self.requests: list[Request] = []
+        self.running = 0
+        self.closed = asyncio.Event()
+        self.stage_state: Any = "ready"
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        self.requests.append(request)
+        self.running += 1
+        self.closed.clear()
+        try:
+            for step in self.script(request):
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                else:
+                    yield step
+        finally:
+            self.running -= 1
+            self.closed.set()
+
+    def health(self) -> Health:
+        ready = self.stage_state == "ready"
+        voice = StageHealth(pid=11, state=self.stage_state, restarts=1)
+        stages = {"thinker": StageHealth(pid=10, state="ready"), "voice": voice}
+        return Health(status="ready" if ready else "degraded", stages=stages)
+
+    async def stats(self) -> dict[str, dict[str, float]]:
+        return {"thinker": {"running": 1.0, "kv pages": 7.0}, "voice": {"running": 0.0}}
+
+
+@dataclass(kw_only=True)
+class Live:
+    """A server on a loopback port."""
+
+    pipeline: FakePipeline
+    http: httpx.AsyncClient
+    openai: AsyncOpenAI
+    url: str
+
+    async def chat(self, **body: Any) -> httpx.Response:
+        """POST a chat body around one user message."""
+        return await self.http.post("/v1/chat/completions", json={**hello(), **body})
+
+    async def refused(self, status: int, **body: Any) -> dict[str, Any]:
+        """POST a chat body that must be refused; returns its checked error object."""
+        response = await self.chat(**body)
+        assert response.status_code == status, response.text
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error["message"], str)
+        assert error["message"]
+        return dict(error)
+
+
+def hello(text: str = "Hi") -> dict[str, Any]:
+    """A minimal chat body."""
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+
+
+@asynccontextmanager
+async def serving(pipeline: FakePipeline, settings: Settings) -> AsyncIterator[Live]:
+    """Serve a pipeline on a free loopback port."""
+    listener = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = http_server(create_app(pipeline, settings), drain_timeout_s=1)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=10) as http,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=10) as client,
+        ):
+            yield Live(pipeline=pipeline, http=http, openai=client, url=url)
+    finally:
+        server.should_exit = True
+        await running
+
+
+@pytest.fixture
+def pipeline() -> FakePipeline:
+    """A pipeline that plays the default script."""
+    return FakePipeline()
+
+
+@pytest.fixture
+async def live(pipeline: FakePipeline) -> AsyncIterator[Live]:
+    """A live server around `pipeline`."""
+    settings = Settings(served_model_name=MODEL, max_body_bytes=1024 * 1024)
+    async with serving(pipeline, settings) as server:
+        yield server
+
+
+@pytest.fixture
+def kit() -> type[Kit]:
+    """The helpers of this file, for test modules that cannot import it."""
+    return Kit
+
+
+class Kit:
+    """Names shared by the test modules."""
+
+    MODEL = MODEL
+    RATE = RATE
+    USAGE = USAGE
+    hello = staticmethod(hello)
+    sound = staticmethod(sound)
+    default_script = staticmethod(default_script)
+    FakePipeline = FakePipeline
+    serving = staticmethod(serving)

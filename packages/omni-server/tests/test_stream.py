@@ -1,0 +1,157 @@
+"""Server-sent events: order, timing, usage, errors, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from omni_core.errors import StageDiedError
+from omni_core.types import TextDelta
+
+WITHIN_S = 1.0
+
+
+async def read_events(live, **body):
+    """All `data:` payloads of a streamed chat, decoded but for [DONE]."""
+    response = await live.chat(stream=True, **body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    frames = response.text.split("\n\n")
+    assert frames.pop() == ""
+    payloads = [frame.removeprefix("data: ") for frame in frames]
+    return [p if p == "[DONE]" else json.loads(p) for p in payloads]
+
+
+async def test_text_stream_order(live):
+    *chunks, done = await read_events(live)
+    assert done == "[DONE]"
+    assert {c["object"] for c in chunks} == {"chat.completion.chunk"}
+    assert len({c["id"] for c in chunks}) == 1
+    assert all("usage" not in c for c in chunks)
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert [d["content"] for d in deltas[1:-1]] == ["Hé", "llo", " there"]
+    assert deltas[-1] == {}
+    reasons = [c["choices"][0]["finish_reason"] for c in chunks]
+    assert reasons == [None] * (len(chunks) - 1) + ["stop"]
+
+
+async def test_usage_comes_last_and_equals_the_unstreamed(live):
+    for modalities in (["text"], ["text", "audio"]):
+        body = {"modalities": modalities, "stream_options": {"include_usage": True}}
+        *chunks, last, _ = await read_events(live, **body)
+        assert all(c["usage"] is None for c in chunks)
+        assert last["choices"] == []
+        whole = (await live.chat(modalities=modalities)).json()
+        assert last["usage"] == whole["usage"]
+
+
+async def test_audio_stream_has_one_id_and_adds_up_to_the_unstreamed(live, kit):
+    *chunks, _ = await read_events(live, modalities=["text", "audio"])
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    audio = [d["audio"] for d in deltas if "audio" in d]
+    assert all("content" not in d for d in deltas[1:])
+    assert len({a["id"] for a in audio}) == 1
+    assert "".join(a.get("transcript", "") for a in audio) == "Héllo there"
+    assert set(audio[-1]) == {"id", "expires_at"}
+    assert not any("expires_at" in a for a in audio[:-1])
+    pcm = b"".join(base64.b64decode(a["data"]) for a in audio if "data" in a)
+    assert {a["sample_rate"] for a in audio if "data" in a} == {kit.RATE}
+    body = (await live.chat(modalities=["audio"], audio={"format": "pcm16"})).json()
+    assert pcm == base64.b64decode(body["choices"][0]["message"]["audio"]["data"])
+    assert len(pcm) == 2 * (480 + 31 + 960)
+
+
+async def test_timeline_rides_on_the_finish_chunk(live):
+    *chunks, _ = await read_events(live, include_timeline=True)
+    assert [i for i, c in enumerate(chunks) if "timeline" in c] == [len(chunks) - 1]
+    assert [span["stage"] for span in chunks[-1]["timeline"]] == ["thinker", "voice"]
+
+
+async def test_each_delta_is_sent_the_moment_it_exists(live, kit):
+    gates = [asyncio.Event() for _ in range(3)]
+    whole = kit.default_script
+
+    def gated(request):
+        first, second, third, finished = whole(request)
+        return [first, gates[0], second, gates[1], third, gates[2], finished]
+
+    live.pipeline.script = gated
+    body = {**kit.hello(), "stream": True}
+    async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = response.aiter_lines()
+        for gate, text in zip(gates, ["Hé", "llo", " there"], strict=True):
+            async for line in lines:
+                if f'"content":"{text}"' in line:
+                    break
+            assert live.pipeline.running == 1
+            gate.set()
+        assert [line async for line in lines if line][-1] == "data: [DONE]"
+
+
+async def test_error_after_the_start_ends_the_stream_without_done(live):
+    live.pipeline.script = lambda request: [TextDelta(text="a"), StageDiedError("stage gone")]
+    *chunks, last = await read_events(live)
+    assert chunks[-1]["choices"][0]["delta"] == {"content": "a"}
+    assert last["error"]["message"] == "stage gone"
+    assert last["error"]["type"] == "server_error"
+    live.pipeline.script = lambda request: [TextDelta(text="a"), ZeroDivisionError("secret")]
+    *_, last = await read_events(live)
+    assert last["error"]["code"] == "internal_error"
+    assert "secret" not in last["error"]["message"]
+
+
+@pytest.mark.parametrize("after_first_delta", [True, False])
+async def test_client_leaving_a_stream_closes_the_generator(live, kit, after_first_delta):
+    never = asyncio.Event()
+    before = [TextDelta(text="a")] if after_first_delta else []
+    live.pipeline.script = lambda request: [*before, never]
+    body = {**kit.hello(), "stream": True}
+    if after_first_delta:
+        async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                if '"content":"a"' in line:
+                    break
+    else:
+        await leave_before_the_answer(live, body)
+    await asyncio.wait_for(live.pipeline.closed.wait(), WITHIN_S)
+    assert live.pipeline.running == 0
+    assert await ended_with_499(live)
+
+
+async def test_client_leaving_an_unstreamed_request_closes_the_generator(live, kit):
+    live.pipeline.script = lambda request: [TextDelta(text="a"), asyncio.Event()]
+    await leave_before_the_answer(live, kit.hello())
+    await asyncio.wait_for(live.pipeline.closed.wait(), WITHIN_S)
+    assert live.pipeline.running == 0
+    assert await ended_with_499(live)
+    live.pipeline.script = kit.default_script
+    assert (await live.chat()).status_code == 200
+
+
+async def leave_before_the_answer(live, body):
+    """Send a request, wait until the pipeline works on it, and hang up."""
+    host, _, port = live.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    payload = json.dumps(body).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    )
+    writer.write(head.encode() + payload)
+    async with asyncio.timeout(WITHIN_S):
+        while not live.pipeline.running:
+            await asyncio.sleep(0)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def ended_with_499(live):
+    """Whether the metrics say that the client left, once the server has noticed."""
+    async with asyncio.timeout(WITHIN_S):
+        while 'omni_requests_total{status="499"} 1.0' not in (await live.http.get("/metrics")).text:
+            await asyncio.sleep(0)
+    return True
