@@ -1,0 +1,73 @@
+"""The mm_aggregate stage: joins a prompt with what the encoders made of its media.
+
+Knows which rows of a prompt are media. Runs no model; torch is imported when features arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from omni_core.scheduler.base import Scheduler
+from omni_core.scheduler.simple import SimpleScheduler
+from omni_core.specs import StageContext
+from omni_core.types import IntArray, Payload
+from omni_qwen3.payloads import Prepared, Prompt, VisualFeatures
+
+
+def build(ctx: StageContext) -> Scheduler:
+    """Merging happens on arrival (`merge`), so the stage itself only passes on."""
+    return SimpleScheduler(
+        lambda works: [work.payload for work in works], max_batch=ctx.stage.max_batch
+    )
+
+
+def wait_for_fn(arrived: Mapping[str, Payload]) -> set[str] | None:
+    """The sources a request waits for: the encoders its prompt was routed to. None until the
+    prompt is here and says so."""
+    prompt = arrived.get("preprocessing")
+    return None if prompt is None else {"preprocessing", *prompt["routed"]}
+
+
+def merge(arrived: Mapping[str, Payload]) -> Payload:
+    """A `Prompt` and the `Features` of its encoders -> `Prepared`."""
+    prompt = cast(Prompt, arrived["preprocessing"])
+    prepared = Prepared(
+        input_ids=prompt["input_ids"],
+        positions=prompt["positions"],
+        rope_delta=prompt["rope_delta"],
+    )
+    visual: list[tuple[IntArray, VisualFeatures]] = []
+    media: list[tuple[IntArray, Any]] = []
+    if "image" in prompt:
+        prepared["image_grid_thw"] = prompt["image"]["grid_thw"]
+        visual.append((prompt["image"]["rows"], arrived["image_encoder"]["image"]))
+    if "video" in prompt:
+        prepared["video_grid_thw"] = prompt["video"]["grid_thw"]
+        prepared["second_per_grid"] = prompt["video"]["second_per_grid"]
+        visual.append((prompt["video"]["rows"], arrived["image_encoder"]["video"]))
+    if "audio" in prompt:
+        prepared["audio_lengths"] = prompt["audio"]["lengths"]
+        media.append((prompt["audio"]["rows"], arrived["audio_encoder"]["audio"]))
+    if visual:
+        prepared["visual_index"], prepared["deepstack"] = _in_prompt_order(
+            [(rows, features["deepstack"]) for rows, features in visual], dim=1
+        )
+    media += [(rows, features["embeds"]) for rows, features in visual]
+    if media:
+        prepared["media_index"], prepared["media_embeds"] = _in_prompt_order(media, dim=0)
+    return cast(Payload, prepared)
+
+
+def _in_prompt_order(parts: list[tuple[IntArray, Any]], dim: int) -> tuple[IntArray, Any]:
+    """Join (rows, features) pairs; returns ascending rows and features along `dim` to match."""
+    import torch
+
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part for part, _ in parts])
+    order = np.argsort(rows)
+    joined = torch.cat([features for _, features in parts], dim=dim)
+    return rows[order], joined.index_select(dim, torch.from_numpy(order).to(joined.device))

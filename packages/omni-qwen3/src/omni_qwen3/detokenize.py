@@ -1,0 +1,61 @@
+"""Token ids back to text, one token at a time, without ever cutting a character in two.
+
+Knows byte-level BPE: every token is a fixed run of bytes. Knows nothing of stop strings or stages.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """{character: byte} of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the other
+    bytes, in order, for the code points from 256."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }
+
+
+class TokenBytes:
+    """The bytes of every token of a checkpoint's tokenizer; special tokens have none."""
+
+    def __init__(self, model_path: str) -> None:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        alphabet = _byte_alphabet()
+        self._bytes: dict[int, bytes] = {
+            token_id: _spelled(text, alphabet) for text, token_id in tokenizer.get_vocab().items()
+        }
+        for token_id, token in tokenizer.added_tokens_decoder.items():
+            if token.special:
+                self._bytes[token_id] = b""
+
+    def __getitem__(self, token_id: int) -> bytes:
+        """Bytes of a token; none for ids the model can emit but the tokenizer does not know."""
+        return self._bytes.get(token_id, b"")
+
+
+def _spelled(text: str, alphabet: dict[str, int]) -> bytes:
+    if all(character in alphabet for character in text):
+        return bytes(alphabet[character] for character in text)
+    return text.encode()
+
+
+class Detokenizer:
+    """The text of one growing reply. Invalid bytes show as U+FFFD, as tokenizers decode them."""
+
+    def __init__(self, tokens: TokenBytes) -> None:
+        self._tokens = tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The text that is complete now; a character begun but not ended waits."""
+        return self._utf8.decode(b"".join(self._tokens[token_id] for token_id in token_ids))
+
+    def flush(self) -> str:
+        """What is left at the end of the reply: U+FFFD for a character cut short, or nothing."""
+        return self._utf8.decode(b"", final=True)
