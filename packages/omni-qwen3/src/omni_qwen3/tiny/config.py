@@ -189,8 +189,16 @@ def _code2wav() -> dict[str, Any]:
 
 
 def generation_config(ids: dict[str, int]) -> dict[str, Any]:
-    """Contents of generation_config.json."""
-    return {"eos_token_id": ids["<|im_end|>"], "pad_token_id": ids["<|endoftext|>"]}
+    """Contents of generation_config.json: greedy text, and transformers' defaults of the Talker."""
+    return {
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "talker_max_new_tokens": 4096,
+        "talker_temperature": 0.9,
+        "talker_top_k": 50,
+        "talker_top_p": 1.0,
+        "talker_repetition_penalty": 1.05,
+    }
 
 
 def processor_config() -> dict[str, Any]:

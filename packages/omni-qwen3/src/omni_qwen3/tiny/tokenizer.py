@@ -1,6 +1,6 @@
 """The tiny tokenizer: byte-level BPE over a few words, then Qwen's special tokens in their order.
 
-Nothing is trained: a word's merges are its prefixes, so the vocabulary is a function of `WORDS`.
+Nothing is trained: the merges spell each word from its first letter on.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 ROLES = ("user", "assistant", "system")
 """Must come first among the words: the model tells turns apart by these being one token each."""
 
-WORDS = (
-    *ROLES,
-    *(
-        " the of and to in is are you what do see hear say this that picture sound video image "
-        "please count one two three four five describe hello how today answer short question "
-        "quick brown fox dog shell sea voice"
-    ).split(" ")[1:],
+_OTHER_WORDS = (
+    "the of and to in is are you what do see hear say this that picture sound video image please "
+    "count one two three four five describe hello how today answer short question quick brown fox "
+    "dog shell sea voice"
 )
 
-SPECIAL_TOKENS = (
+_SPECIALS = (
     "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> "
     "<|box_end|> <|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> "
     "<|image_pad|> <|video_pad|> <tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> "
     "<|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response> </tool_response> "
     "<think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> <tts_text_eod> "
     "<tts_text_bos_single> <|audio_pad|>"
-).split(" ")
+)
+
+WORDS = (*ROLES, *_OTHER_WORDS.split())
+SPECIAL_TOKENS = tuple(_SPECIALS.split())
 
 _ORDINARY = ("tool_", "fim_", "repo_", "file_", "think")
 """Added tokens that are not special, i.e. that survive `skip_special_tokens`."""

@@ -64,10 +64,10 @@ class Calibration:
 
 
 CALIBRATION = Calibration(
-    text_end=EndRow(draw=0, scale=0.0),
-    codec_end=EndRow(draw=0, scale=0.0),
-    wav_gain=1.0,
-    wav_bias=0.0,
+    text_end=EndRow(draw=25282, scale=0.6),
+    codec_end=EndRow(draw=26408, scale=0.7),
+    wav_gain=0.0017416513318705591,
+    wav_bias=-0.0008533706555274317,
 )
 
 

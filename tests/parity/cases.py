@@ -1,0 +1,117 @@
+"""What the parity tests ask, as OpenAI chat messages, and the limits both sides run under.
+
+Greedy, so that a reply is a function of the checkpoint. Media rides in data: URLs as files (see
+`media`). A processor may choose sizes and rates by itself; so that it has no choice, each case
+carries `min_pixels`, `max_pixels` and `video_fps`, and its media already fits them: with these in
+the request, neither side resizes a picture or drops a frame.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import media
+
+Message = Mapping[str, Any]
+
+SYSTEM_PROMPT = "You are a helpful assistant."
+PIXELS_PER_TOKEN = 32 * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One request. `text_max_tokens` and `talker_max_tokens` count as in transformers: the end
+    token is one of them, and the Talker's last one never becomes a frame."""
+
+    name: str
+    messages: Sequence[Message]
+    use_audio_in_video: bool = False
+    text_max_tokens: int = 48
+    talker_max_tokens: int = 64
+    voice: str = "Ethan"
+    min_pixels: int = PIXELS_PER_TOKEN
+    max_pixels: int = 16 * PIXELS_PER_TOKEN
+    video_fps: float = media.VIDEO_FPS
+
+    def body(self) -> dict[str, Any]:
+        """The case as the body of a chat completion request, without model and stream."""
+        return {
+            "messages": list(self.messages),
+            "modalities": ["text", "audio"],
+            "audio": {"voice": self.voice.lower(), "format": "pcm16"},
+            "temperature": 0,
+            "max_tokens": self.text_max_tokens,
+            "use_audio_in_video": self.use_audio_in_video,
+            "video_fps": self.video_fps,
+            "min_pixels": self.min_pixels,
+            "max_pixels": self.max_pixels,
+            "stage_params": {"talker_ar": {"temperature": 0, "max_tokens": self.talker_max_tokens}},
+        }
+
+
+def _data_url(mime: str, data: bytes) -> str:
+    return f"data:{mime};base64,{base64.b64encode(data).decode()}"
+
+
+def _text(text: str) -> Message:
+    return {"type": "text", "text": text}
+
+
+def _image(seed: int = 0, **size: int) -> Message:
+    url = _data_url("image/png", media.png(media.picture(seed=seed, **size)))
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _audio(seconds: int = 2, seed: int = 0) -> Message:
+    data = base64.b64encode(media.wav(media.sweep(seconds, seed))).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def _video() -> Message:
+    url = _data_url("video/x-matroska", media.matroska(media.frames(), media.sweep(3, seed=1)))
+    return {"type": "video_url", "video_url": {"url": url}}
+
+
+def _system() -> Message:
+    return {"role": "system", "content": SYSTEM_PROMPT}
+
+
+def _user(*parts: Message) -> Message:
+    return {"role": "user", "content": list(parts)}
+
+
+def _ask(question: str, *parts: Message) -> list[Message]:
+    return [_system(), _user(*parts, _text(question))]
+
+
+def _earlier_turns() -> list[Message]:
+    return [
+        _system(),
+        _user(_audio(1, seed=3), _text("Say this.")),
+        {"role": "assistant", "content": "one two three"},
+        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("And the picture?")),
+    ]
+
+
+CASES = (
+    Case(name="text", messages=_ask("What do you see and hear?")),
+    Case(name="audio", messages=_ask("What do you see and hear?", _audio())),
+    Case(name="image", messages=_ask("What do you see and hear?", _image())),
+    Case(name="video", messages=_ask("What do you see and hear?", _video())),
+    Case(name="audio_image", messages=_ask("What do you see and hear?", _audio(), _image())),
+    Case(
+        name="audio_in_video",
+        messages=_ask("What do you see and hear?", _video()),
+        use_audio_in_video=True,
+    ),
+    Case(name="all", messages=_ask("What do you see and hear?", _audio(), _image(), _video())),
+    Case(name="multi_turn", messages=_earlier_turns()),
+    Case(name="short_text", messages=[_user(_text("Hello"))], voice="Chelsie"),
+    Case(name="long_text", messages=_ask("Please count: " + "one two three four five. " * 12)),
+    Case(name="text_limit", messages=_ask("How are you today?"), text_max_tokens=5),
+    Case(name="talker_limit", messages=_ask("Describe this picture"), talker_max_tokens=12),
+    Case(name="only_end", messages=[_user(_text("Thanks Silence."))]),
+)
