@@ -5,6 +5,7 @@ Knows decoders and resampling. Trusts no label: the bytes decide who decodes the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
 
 import av
@@ -23,7 +24,7 @@ _UNKNOWN_FRAMES = 1 << 62
 
 
 def load_audio(data: bytes, limits: MediaLimits, *, sample_rate: int = 16_000) -> FloatArray:
-    """Decode to float32 (n,) in [-1, 1]: the mean of all channels at `sample_rate` Hz.
+    """Decode to float32 (n,), full scale 1: the mean of all channels at `sample_rate` Hz.
 
     Integer samples are divided by their full scale, so 16-bit files at the target rate come out
     as exactly x / 32768; other rates go through soxr's HQ resampler. Raises MediaError for what
@@ -62,7 +63,9 @@ class _MonoCollector:
     """Mixes, resamples and counts blocks as they are decoded, so only the result is kept."""
 
     def __init__(self, source_rate: int, sample_rate: int, max_seconds: float) -> None:
-        self._max_frames = max_seconds * source_rate
+        if source_rate <= 0:
+            raise MediaError("The audio is damaged: its sample rate is 0.")
+        self._source_rate = source_rate
         self._max_seconds = max_seconds
         self._frames = 0
         self._blocks: list[FloatArray] = []
@@ -72,17 +75,10 @@ class _MonoCollector:
             else soxr.ResampleStream(source_rate, sample_rate, 1, dtype="float32", quality="HQ")
         )
 
-    def expect(self, frames: float) -> None:
-        """Raise MediaError when so many frames last longer than the limit."""
-        if frames > self._max_frames:
-            raise MediaError(
-                f"The audio lasts longer than the limit of {self._max_seconds:g} s; cut it."
-            )
-
     def push(self, block: FloatArray) -> None:
         """Add frames (n, channels)."""
         self._frames += len(block)
-        self.expect(self._frames)
+        _check_duration(self._frames / self._source_rate, self._max_seconds)
         mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
         self._append(mono, last=False)
 
@@ -98,11 +94,16 @@ class _MonoCollector:
         self._blocks.append(mono)
 
 
+def _check_duration(seconds: float, max_seconds: float) -> None:
+    if seconds > max_seconds:
+        raise MediaError(f"The audio lasts longer than the limit of {max_seconds:g} s; cut it.")
+
+
 def _decode_soundfile(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray:
     with soundfile.SoundFile(BytesIO(data)) as file:
         collector = _MonoCollector(file.samplerate, sample_rate, max_seconds)
         if file.frames < _UNKNOWN_FRAMES:
-            collector.expect(file.frames)
+            _check_duration(file.frames / file.samplerate, max_seconds)
         while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
             collector.push(block)
         return collector.finish()
@@ -115,14 +116,23 @@ def _decode_av(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray 
         stream = container.streams.audio[0]
         if stream.codec_context is None:
             raise MediaError("The sound track uses a codec that cannot be decoded here.")
-        collector = _MonoCollector(stream.rate, sample_rate, max_seconds)
         if stream.duration is not None:
-            collector.expect(float(stream.duration * stream.time_base) * stream.rate)
-        to_float = av.AudioResampler(format="fltp")
-        try:
-            for frame in container.decode(stream):
-                for converted in to_float.resample(frame):
-                    collector.push(converted.to_ndarray().T)
-        except ValueError as exc:  # PyAV: "Frame does not match AudioResampler setup."
-            raise MediaError("The sound track is damaged or changes its format.") from exc
-        return collector.finish()
+            _check_duration(float(stream.duration * stream.time_base), max_seconds)
+        collector: _MonoCollector | None = None
+        for frame in _float_frames(container, stream):
+            # The decoder knows the rate; headers of HE-AAC give half of it.
+            collector = collector or _MonoCollector(frame.sample_rate, sample_rate, max_seconds)
+            collector.push(frame.to_ndarray().T)
+        return np.zeros(0, np.float32) if collector is None else collector.finish()
+
+
+def _float_frames(
+    container: av.container.InputContainer, stream: av.audio.stream.AudioStream
+) -> Iterator[av.AudioFrame]:
+    """Decoded frames as planar float32, whatever the codec's own sample format."""
+    to_float = av.AudioResampler(format="fltp")
+    try:
+        for frame in container.decode(stream):
+            yield from to_float.resample(frame)
+    except ValueError as exc:  # PyAV: "Frame does not match AudioResampler setup."
+        raise MediaError("The sound track is damaged or changes its format midway.") from exc

@@ -70,7 +70,7 @@ def wav_bytes(samples: FloatArray | npt.NDArray[np.int16], sample_rate: int) -> 
 
 
 def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
-    """Encode mono samples (n,) in [-1, 1] as one of `AUDIO_MEDIA_TYPES`.
+    """Encode mono samples (n,), clipped to [-1, 1], as one of `AUDIO_MEDIA_TYPES`.
 
     A rate that the format does not know (44.1 kHz Opus, say) is resampled to the next it does.
     Raises RequestError on "audio.format" for another name.
@@ -81,7 +81,7 @@ def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
             f"Audio format {fmt!r} is not supported; use one of {', '.join(_ENCODERS)}.",
             param="audio.format",
         )
-    return encoder(samples, sample_rate)
+    return encoder(np.clip(samples, -1.0, 1.0), sample_rate)
 
 
 def _pcm16(samples: FloatArray, sample_rate: int) -> bytes:
@@ -101,14 +101,13 @@ def _opus(samples: FloatArray, sample_rate: int) -> bytes:
 
 
 def _soundfile(samples: FloatArray, sample_rate: int, container: str, subtype: str) -> bytes:
-    clipped = np.clip(samples, -1.0, 1.0)
     buffer = BytesIO()
     with soundfile.SoundFile(
         buffer, "w", sample_rate, channels=1, format=container, subtype=subtype
     ) as file:
         # libsndfile's Ogg encoders keep a whole write on the stack.
-        for start in range(0, len(clipped), _BLOCK_FRAMES):
-            file.write(clipped[start : start + _BLOCK_FRAMES])
+        for start in range(0, len(samples), _BLOCK_FRAMES):
+            file.write(samples[start : start + _BLOCK_FRAMES])
     return buffer.getvalue()
 
 

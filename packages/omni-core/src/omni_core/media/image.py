@@ -17,7 +17,16 @@ from omni_core.media.limits import MediaLimits
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """Only plain raster decoders: Pillow's full list holds formats that start other programs."""
 
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    TypeError,
+    RuntimeError,
+    struct.error,
+)
 """What Pillow's decoders raise on damaged files."""
 
 
