@@ -18,9 +18,10 @@ from omni_core.engine.base import (
     Sequence,
     StepOutput,
 )
-from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
+from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig, engine_config
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, PageAllocator, pages_for
 from omni_core.errors import ConfigError, ContextLengthError, MediaError, RequestError
+from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.types import RequestParams, SamplingParams
 
 MAX_LEN = 128
@@ -372,3 +373,22 @@ def test_limits_that_cannot_work_are_refused_at_load() -> None:
 def test_the_pool_is_no_larger_than_all_running_sequences_can_fill() -> None:
     engine = TorchEngine(ScriptRunner(), TorchEngineConfig(max_running=2))
     assert engine.stats().kv_pages_total == 2 * pages_for(MAX_LEN)
+
+
+def test_a_stage_sets_the_limits_by_its_options() -> None:
+    def configured(**options: Any) -> TorchEngineConfig:
+        stage = StageConfig(name="talk", factory=Ref("a:b"), options=options, memory_fraction=0.5)
+        ctx = StageContext(
+            stage=stage,
+            model_path="",
+            device="cpu",
+            dtype="float32",
+            ar_engine="torch",
+            report=lambda _: None,
+        )
+        return engine_config(ctx, ScriptRunner())
+
+    assert configured() == TorchEngineConfig()
+    assert configured(max_running="3", other=1) == TorchEngineConfig(max_running=3)
+    with pytest.raises(ConfigError, match="'talk': max_batch_tokens must be a whole number"):
+        configured(max_batch_tokens="many")
