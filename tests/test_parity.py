@@ -1,0 +1,229 @@
+"""The served pipeline against transformers: same text ids, same codes, same waveform.
+
+Every test runs in both layouts: few processes, as on a CPU by default, and one for each stage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from cases import CASES, Case
+from expected import WAV_TOLERANCE, load_reference
+from omni_core.pipeline import Pipeline
+from omni_core.types import (
+    AudioDelta,
+    CodecDelta,
+    Event,
+    Finished,
+    MediaOptions,
+    MediaPart,
+    Message,
+    Part,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextDelta,
+    TextPart,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BY_NAME = {case.name: case for case in CASES}
+MEDIA_KINDS = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
+LONG_REPLY = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
+
+
+@pytest_asyncio.fixture(params=["auto", "per-stage"], scope="module", loop_scope="module")
+async def pipeline(request: pytest.FixtureRequest, tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
+    loaded = Pipeline.load(tiny_checkpoint, device="cpu", layout=request.param)
+    async with loaded as running:
+        yield running
+
+
+@dataclasses.dataclass
+class Reply:
+    """A request's events, with the moment each arrived."""
+
+    events: list[Event]
+    times_s: list[float]
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def times(self, kind: type[Event]) -> list[float]:
+        return [t for t, e in zip(self.times_s, self.events, strict=True) if isinstance(e, kind)]
+
+    @property
+    def text_ids(self) -> list[int]:
+        return [token for event in self.of(TextDelta) for token in event.token_ids]
+
+    @property
+    def codes(self) -> np.ndarray:
+        deltas = [event.codes for event in self.of(CodecDelta)]
+        return np.concatenate(deltas, axis=1) if deltas else np.zeros((0, 0), np.int64)
+
+    @property
+    def wav(self) -> np.ndarray:
+        chunks = [event.samples for event in self.of(AudioDelta)]
+        return np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
+
+
+def part(content: Mapping[str, Any]) -> Part:
+    match content["type"]:
+        case "text":
+            return TextPart(text=content["text"])
+        case "input_audio":
+            return MediaPart(kind="audio", data=base64.b64decode(content["input_audio"]["data"]))
+        case kind:
+            return MediaPart(kind=MEDIA_KINDS[kind], url=content[kind]["url"])
+
+
+def message(turn: Mapping[str, Any]) -> Message:
+    content = turn["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return Message(role=turn["role"], content=tuple(part(p) for p in parts))
+
+
+def request_for(case: Case, **changes: Any) -> Request:
+    talker = SamplingParams(temperature=0.0, max_tokens=case.talker_max_tokens)
+    params = RequestParams(
+        modalities=("text", "audio"),
+        voice=case.voice,
+        sampling=SamplingParams(temperature=0.0, max_tokens=case.text_max_tokens),
+        stage_params={"talker_ar": talker},
+        media=MediaOptions(
+            use_audio_in_video=case.use_audio_in_video,
+            video_fps=case.video_fps,
+            min_pixels=case.min_pixels,
+            max_pixels=case.max_pixels,
+        ),
+        return_codec=True,
+    )
+    turns = tuple(message(turn) for turn in case.messages)
+    fields = {"messages": turns, "params": params, **changes}
+    return Request(**fields)
+
+
+def with_params(request: Request, **changes: Any) -> Request:
+    fields = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
+    return Request(messages=request.messages, params=RequestParams(**{**fields, **changes}))
+
+
+async def run(pipeline: Pipeline, request: Request) -> Reply:
+    reply = Reply([], [])
+    async for event in pipeline.generate(request):
+        reply.events.append(event)
+        reply.times_s.append(time.monotonic())
+    return reply
+
+
+def check(case: Case, reply: Reply) -> None:
+    expected = load_reference(case.name)
+    ids = expected.text_ids.tolist()
+    finished = reply.events[-1]
+    assert isinstance(finished, Finished)
+    ended = ids[:-1] if finished.finish_reason == "stop" else ids
+    assert reply.text_ids == ended
+    if expected.codes.shape[1] == 0:
+        assert (reply.codes.size, reply.wav.size) == (0, 0)
+        return
+    np.testing.assert_array_equal(reply.codes, expected.codes)
+    assert reply.wav.shape == expected.wav.shape
+    assert np.abs(reply.wav - expected.wav).max() <= WAV_TOLERANCE
+    assert finished.usage.audio_tokens == expected.codes.shape[1]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+async def test_one_at_a_time(pipeline: Pipeline, name: str) -> None:
+    check(BY_NAME[name], await run(pipeline, request_for(BY_NAME[name])))
+
+
+async def test_all_at_once(pipeline: Pipeline) -> None:
+    assert len(CASES) >= 8
+    replies = await asyncio.gather(*(run(pipeline, request_for(case)) for case in CASES))
+    for case, reply in zip(CASES, replies, strict=True):
+        check(case, reply)
+
+
+async def test_a_reply_of_only_the_end_token_is_silent(pipeline: Pipeline) -> None:
+    reply = await run(pipeline, request_for(BY_NAME["only_end"]))
+    assert "".join(event.text for event in reply.of(TextDelta)) == ""
+    assert reply.of(AudioDelta) == []
+    assert reply.of(CodecDelta) == []
+
+
+async def test_streaming_is_real(pipeline: Pipeline) -> None:
+    """The first text leaves long before the last; the first audio before the text is complete."""
+    request = with_params(request_for(BY_NAME["text"]), sampling=LONG_REPLY)
+    reply = await run(pipeline, request)
+    text, audio = reply.times(TextDelta), reply.times(AudioDelta)
+    assert len(reply.text_ids) == 300
+    assert text[0] < text[len(text) // 2] < text[-1]
+    assert audio[0] < text[-1]
+    sizes = [event.samples.size for event in reply.of(AudioDelta)]
+    assert max(sizes) <= sum(sizes) / 4
+
+
+async def test_only_what_is_asked_for_runs(pipeline: Pipeline) -> None:
+    before = await pipeline.stats()
+    request = with_params(request_for(BY_NAME["audio"]), modalities=("text",), return_codec=False)
+    reply = await run(pipeline, request)
+    after = await pipeline.stats()
+    assert reply.text_ids
+    visits = {name: after[name]["requests"] - before[name]["requests"] for name in after}
+    assert visits == {
+        "preprocessing": 1,
+        "image_encoder": 0,
+        "audio_encoder": 1,
+        "mm_aggregate": 1,
+        "thinker": 1,
+        "decode": 1,
+        "talker_ar": 0,
+        "code2wav": 0,
+    }
+    assert after["talker_ar"] == before["talker_ar"]
+    assert after["code2wav"] == before["code2wav"]
+
+
+async def test_the_timeline_names_every_stage_visited(pipeline: Pipeline) -> None:
+    reply = await run(pipeline, request_for(BY_NAME["image"]))
+    stages = {span.stage for span in reply.events[-1].timeline}
+    assert stages == set(pipeline.stages) - {"audio_encoder"}
+
+
+@pytest.mark.parametrize("after", [TextDelta, AudioDelta])
+async def test_leaving_midway_frees_everything_within_a_second(
+    pipeline: Pipeline, after: type[Event]
+) -> None:
+    long = SamplingParams(temperature=0.0, max_tokens=2000, ignore_eos=True)
+    base = with_params(request_for(BY_NAME["all"]), sampling=long)
+    request = Request(messages=base.messages, params=base.params, request_id="the-same")
+    stream = pipeline.generate(request)
+    async for event in stream:
+        if isinstance(event, after):
+            break
+    assert (await pipeline.stats())["thinker"]["kv_pages_used"] > 0
+    await stream.aclose()
+    deadline = time.monotonic() + 1.0
+    while held := await holdings(pipeline):
+        assert time.monotonic() < deadline, held
+    check(BY_NAME["text"], await run(pipeline, request_for(BY_NAME["text"], request_id="the-same")))
+
+
+async def holdings(pipeline: Pipeline) -> dict[str, float]:
+    """Everything any queue or allocator still holds."""
+    gauges = ("held", "waiting", "running", "kv_pages_used")
+    return {
+        f"{stage}.{gauge}": values[gauge]
+        for stage, values in (await pipeline.stats()).items()
+        for gauge in gauges
+        if values.get(gauge)
+    }
