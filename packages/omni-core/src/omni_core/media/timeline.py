@@ -148,9 +148,12 @@ def sample_times(timeline: Timeline, fps: float, max_frames: int) -> list[int]:
 
 
 def _rounding_slack(timeline: Timeline) -> Fraction:
-    """Ticks by which stored times may be late: containers round them to their time base."""
+    """Ticks by which stored times may be late: containers round them to their time base.
+
+    Where a frame lasts a whole number of ticks there is nothing to round.
+    """
     spacing = timeline.duration / len(timeline.times) / timeline.tick_s
-    return min(Fraction(2), spacing / 4)
+    return Fraction(0) if spacing.denominator == 1 else min(Fraction(2), spacing / 4)
 
 
 def _duration(

@@ -136,7 +136,10 @@ def _frames(
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Frames with their times, in order, of the groups of pictures that `wanted` needs."""
     stream = _picture_stream(container)
-    stream.codec_context.options = {"max_pixels": str(limits.max_pixels)}
+    codec = stream.codec_context
+    # A stream may grow midway; FFmpeg counts lines padded for alignment.
+    padded_pixels = (codec.width + 128) * (codec.height + 128)
+    codec.options = {"max_pixels": str(max(limits.max_pixels, padded_pixels))}
     needed = timeline.groups_for(wanted)
     group = 0
     running = False
