@@ -135,9 +135,13 @@ async def serving(pipeline: FakePipeline, settings: Settings) -> AsyncIterator[L
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with (
-            httpx.AsyncClient(base_url=url, timeout=10) as http,
-            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=10) as client,
+            # No certificates on loopback, and loading them costs more than a test.
+            httpx.AsyncClient(base_url=url, timeout=10, verify=False) as http,
+            httpx.AsyncClient(timeout=10, verify=False) as below,
         ):
+            client = AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=below
+            )
             yield Live(pipeline=pipeline, http=http, openai=client, url=url)
     finally:
         server.should_exit = True
@@ -156,6 +160,21 @@ async def live(pipeline: FakePipeline) -> AsyncIterator[Live]:
     settings = Settings(served_model_name=MODEL, max_body_bytes=1024 * 1024)
     async with serving(pipeline, settings) as server:
         yield server
+
+
+@pytest.fixture
+async def local(pipeline: FakePipeline) -> AsyncIterator[Live]:
+    """The application without a socket: for what happens in one request."""
+    url = "http://omni"
+    app = create_app(pipeline, Settings(served_model_name=MODEL))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(base_url=url, transport=transport) as http:
+        yield Live(
+            pipeline=pipeline,
+            http=http,
+            openai=AsyncOpenAI(api_key="none", http_client=http),
+            url=url,
+        )
 
 
 @pytest.fixture

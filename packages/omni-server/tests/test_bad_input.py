@@ -74,7 +74,10 @@ CASES = [
     ({"modalities": "text"}, "modalities", "array"),
     ({"modalities": ["audio"], "audio": {"voice": "nobody"}}, "audio.voice", "Ethan, Chelsie"),
     ({"modalities": ["audio"], "audio": {"format": "midi"}}, "audio.format", "pcm16"),
-    ({"modalities": ["audio"], "stream": True, "audio": {"format": "wav"}}, "audio.format", "pcm16"),
+    (
+        {"modalities": ["audio"], "stream": True, "audio": {"format": "wav"}},
+        "audio.format", "pcm16",
+    ),
     ({"max_tokens": 0}, "max_tokens", "1"),
     ({"max_completion_tokens": -1}, "max_completion_tokens", "1"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "contradict"),
@@ -99,7 +102,10 @@ CASES = [
     ({"video_fps": 0}, "video_fps", "0"),
     ({"min_pixels": 10, "max_pixels": 9}, "min_pixels", "max_pixels"),
     ({"stage_params": {"thinkr": {}}}, "stage_params.thinkr", "'thinker'"),
-    ({"stage_params": {"voice": {"temprature": 1}}}, "stage_params.voice.temprature", "'temperature'"),
+    (
+        {"stage_params": {"voice": {"temprature": 1}}},
+        "stage_params.voice.temprature", "'temperature'",
+    ),
     ({"stage_params": {"voice": {"max_tokens": 0}}}, "stage_params.voice.max_tokens", "1"),
     ({"stage_params": {"voice": 5}}, "stage_params[...]", "object"),
     ({"n": 2}, "n", "supported"),
@@ -110,41 +116,41 @@ CASES = [
 
 
 @pytest.mark.parametrize(("body", "param", "words"), CASES, ids=lambda v: str(v)[:60])
-async def test_refused_with_400_naming_the_field(live, body, param, words):
-    error = await live.refused(400, **body)
+async def test_refused_with_400_naming_the_field(local, body, param, words):
+    error = await local.refused(400, **body)
     assert error["type"] == "invalid_request_error"
     assert error["param"] == param
     assert words in error["message"]
-    assert not live.pipeline.requests
-    assert (await live.chat()).status_code == 200
+    assert not local.pipeline.requests
+    assert (await local.chat()).status_code == 200
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"nonsense", b'{"messages": NaN}', b"\xff\xfe", b"[" * 100_000]
 )
-async def test_body_that_is_not_json(live, body):
-    response = await live.http.post("/v1/chat/completions", content=body)
+async def test_body_that_is_not_json(local, body):
+    response = await local.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["param"] is None
 
 
-async def test_body_that_is_not_an_object(live):
-    response = await live.http.post("/v1/chat/completions", content=b"[]")
+async def test_body_that_is_not_an_object(local):
+    response = await local.http.post("/v1/chat/completions", content=b"[]")
     assert response.status_code == 400
     assert "object" in response.json()["error"]["message"]
 
 
-async def test_unknown_model(live):
-    error = await live.refused(404, model="gpt-4o")
+async def test_unknown_model(local):
+    error = await local.refused(404, model="gpt-4o")
     assert error["code"] == "model_not_found"
     assert error["param"] == "model"
 
 
-async def test_audio_from_a_pipeline_without_it(live):
-    live.pipeline.modalities = ("text",)
-    error = await live.refused(400, modalities=["text", "audio"])
+async def test_audio_from_a_pipeline_without_it(local):
+    local.pipeline.modalities = ("text",)
+    error = await local.refused(400, modalities=["text", "audio"])
     assert error["param"] == "modalities"
     assert "not served" in error["message"]
 
@@ -153,16 +159,16 @@ async def test_audio_from_a_pipeline_without_it(live):
 @pytest.mark.parametrize(
     ("error", "status", "kind", "code"),
     [
-        (MediaError("truncated", param="messages[0]"), 400, "invalid_request_error", "invalid_media"),
+        (MediaError("cut", param="messages[0]"), 400, "invalid_request_error", "invalid_media"),
         (ContextLengthError("long"), 400, "invalid_request_error", "context_length_exceeded"),
         (StageError("oops"), 500, "server_error", "stage_error"),
         (StageDiedError("gone"), 503, "server_error", "stage_died"),
         (NotReadyError("wait"), 503, "server_error", "not_ready"),
     ],
 )  # fmt: skip
-async def test_pipeline_errors_keep_their_status(live, stream, error, status, kind, code):
-    live.pipeline.script = lambda request: [error]
-    response = await live.chat(stream=stream)
+async def test_pipeline_errors_keep_their_status(local, stream, error, status, kind, code):
+    local.pipeline.script = lambda request: [error]
+    response = await local.chat(stream=stream)
     assert response.status_code == status
     body = response.json()["error"]
     wanted = {"message": error.message, "type": kind, "param": error.param, "code": code}
@@ -171,15 +177,15 @@ async def test_pipeline_errors_keep_their_status(live, stream, error, status, ki
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_bug_is_a_500_error_object(live, stream):
-    live.pipeline.script = lambda request: [ZeroDivisionError("secret")]
-    response = await live.chat(stream=stream)
+async def test_a_bug_is_a_500_error_object(local, stream):
+    local.pipeline.script = lambda request: [ZeroDivisionError("secret")]
+    response = await local.chat(stream=stream)
     assert response.status_code == 500
     error = response.json()["error"]
     assert error["type"] == "server_error"
     assert "secret" not in error["message"]
-    live.pipeline.script = lambda request: []
-    response = await live.chat()
+    local.pipeline.script = lambda request: []
+    response = await local.chat()
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "stage_error"
 
@@ -189,8 +195,8 @@ async def test_a_bug_is_a_500_error_object(live, stream):
     [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/health", 405),
      ("GET", "/v1/models/none/such", 404)],
 )  # fmt: skip
-async def test_every_route_answers_in_error_objects(live, method, path, status):
-    response = await live.http.request(method, path)
+async def test_every_route_answers_in_error_objects(local, method, path, status):
+    response = await local.http.request(method, path)
     assert response.status_code == status
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
@@ -210,7 +216,7 @@ async def test_body_over_the_limit_announced_and_chunked(live):
 async def test_inline_media_over_its_own_limit(pipeline, kit):
     limits = MediaLimits(max_bytes=100)
     settings = Settings(served_model_name=kit.MODEL, media=limits)
-    async with kit.serving(pipeline, settings) as live:
+    async with kit.serving(pipeline, settings) as local:
         data = base64.b64encode(b"x" * 101).decode()
-        error = await live.refused(413, **audio(data))
+        error = await local.refused(413, **audio(data))
         assert error["param"] == "messages[0].content[0].input_audio"

@@ -16,8 +16,8 @@ DATA_PNG = "data:image/png;base64," + base64.b64encode(PNG).decode()
 WAV_B64 = base64.b64encode(b"RIFF....").decode()
 
 
-async def test_text_reply_has_openai_shape(live, kit):
-    body = (await live.chat()).json()
+async def test_text_reply_has_openai_shape(local, kit):
+    body = (await local.chat()).json()
     assert body["object"] == "chat.completion"
     assert body["model"] == kit.MODEL
     [choice] = body["choices"]
@@ -37,9 +37,9 @@ async def test_text_reply_has_openai_shape(live, kit):
 
 
 @pytest.mark.parametrize("modalities", [["text", "audio"], ["audio"], ["audio", "text"]])
-async def test_audio_reply_is_one_choice_with_transcript(live, kit, modalities):
+async def test_audio_reply_is_one_choice_with_transcript(local, kit, modalities):
     body = (
-        await live.chat(modalities=modalities, audio={"voice": "ethan", "format": "wav"})
+        await local.chat(modalities=modalities, audio={"voice": "ethan", "format": "wav"})
     ).json()
     [choice] = body["choices"]
     assert choice["message"]["content"] is None
@@ -49,46 +49,46 @@ async def test_audio_reply_is_one_choice_with_transcript(live, kit, modalities):
     with wave.open(io.BytesIO(base64.b64decode(audio["data"]))) as file:
         assert file.getframerate() == kit.RATE == audio["sample_rate"]
         assert file.getnframes() == 480 + 31 + 960
-    assert live.pipeline.requests[0].params.modalities == ("text", "audio")
-    assert live.pipeline.requests[0].params.voice == "Ethan"
+    assert local.pipeline.requests[0].params.modalities == ("text", "audio")
+    assert local.pipeline.requests[0].params.voice == "Ethan"
 
 
 @pytest.mark.parametrize(
     ("name", "magic"),
     [("wav", b"RIFF"), ("flac", b"fLaC"), ("opus", b"OggS"), ("aac", b"\xff\xf1")],
 )
-async def test_audio_comes_in_the_asked_format(live, name, magic):
-    body = (await live.chat(modalities=["audio"], audio={"format": name})).json()
+async def test_audio_comes_in_the_asked_format(local, name, magic):
+    body = (await local.chat(modalities=["audio"], audio={"format": name})).json()
     data = base64.b64decode(body["choices"][0]["message"]["audio"]["data"])
     assert data.startswith(magic)
 
 
-async def test_mp3_and_pcm16(live):
-    body = (await live.chat(modalities=["audio"], audio={"format": "mp3"})).json()
+async def test_mp3_and_pcm16(local):
+    body = (await local.chat(modalities=["audio"], audio={"format": "mp3"})).json()
     mp3 = base64.b64decode(body["choices"][0]["message"]["audio"]["data"])
     assert mp3[:3] == b"ID3" or (mp3[0] == 0xFF and mp3[1] & 0xE0 == 0xE0)
-    body = (await live.chat(modalities=["audio"], audio={"format": "pcm16"})).json()
+    body = (await local.chat(modalities=["audio"], audio={"format": "pcm16"})).json()
     pcm = np.frombuffer(base64.b64decode(body["choices"][0]["message"]["audio"]["data"]), "<i2")
     wanted = np.sin(np.arange(1471) * 0.05) * 0.8
     np.testing.assert_allclose(pcm / 32768, wanted, atol=1e-4)
 
 
-async def test_reply_of_only_the_end_token(live):
-    live.pipeline.script = lambda request: [Finished(finish_reason="stop", usage=Usage())]
+async def test_reply_of_only_the_end_token(local):
+    local.pipeline.script = lambda request: [Finished(finish_reason="stop", usage=Usage())]
     for modalities in (["text"], ["text", "audio"]):
-        message = (await live.chat(modalities=modalities)).json()["choices"][0]["message"]
+        message = (await local.chat(modalities=modalities)).json()["choices"][0]["message"]
         assert message["content"] == ""
         assert message["audio"] is None
 
 
-async def test_timeline_on_request(live):
-    body = (await live.chat(include_timeline=True)).json()
+async def test_timeline_on_request(local):
+    body = (await local.chat(include_timeline=True)).json()
     assert body["timeline"][1] == {
         "stage": "voice", "start_s": 0.1, "first_output_s": 0.2, "end_s": 0.5,
     }  # fmt: skip
 
 
-async def test_content_parts_keep_their_order(live):
+async def test_content_parts_keep_their_order(local):
     content = [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": DATA_PNG, "detail": "high"}},
@@ -98,8 +98,8 @@ async def test_content_parts_keep_their_order(live):
         {"type": "image_url", "image_url": DATA_PNG},
         {"type": "text", "text": "and tell"},
     ]
-    assert (await live.chat(messages=[{"role": "user", "content": content}])).status_code == 200
-    [message] = live.pipeline.requests[0].messages
+    assert (await local.chat(messages=[{"role": "user", "content": content}])).status_code == 200
+    [message] = local.pipeline.requests[0].messages
     assert message.content == (
         TextPart(text="look"),
         MediaPart(kind="image", data=PNG),
@@ -111,7 +111,7 @@ async def test_content_parts_keep_their_order(live):
     )
 
 
-async def test_top_level_media_go_in_front_of_the_last_user_message(live):
+async def test_top_level_media_go_in_front_of_the_last_user_message(local):
     messages = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": "first"},
@@ -123,8 +123,8 @@ async def test_top_level_media_go_in_front_of_the_last_user_message(live):
         "images": [DATA_PNG, "http://h/i.png"],
         "audios": ["http://h/a.wav"],
     }
-    assert (await live.chat(messages=messages, **media)).status_code == 200
-    got = live.pipeline.requests[0].messages
+    assert (await local.chat(messages=messages, **media)).status_code == 200
+    got = local.pipeline.requests[0].messages
     assert [m.role for m in got] == ["system", "user", "assistant", "user"]
     assert got[1].content == (TextPart(text="first"),)
     assert got[3].content == (
@@ -136,8 +136,8 @@ async def test_top_level_media_go_in_front_of_the_last_user_message(live):
     )
 
 
-async def test_sampling_and_media_options_arrive(live):
-    response = await live.chat(
+async def test_sampling_and_media_options_arrive(local):
+    response = await local.chat(
         max_completion_tokens=9, max_tokens=9, temperature=0, top_p=1, top_k=-1, min_p=0.1, seed=-5,
         stop="END", presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1,
         logit_bias={"17": -100}, ignore_eos=True, min_tokens=9, stop_token_ids=[4],
@@ -147,7 +147,7 @@ async def test_sampling_and_media_options_arrive(live):
         total_pixels=100,
     )  # fmt: skip
     assert response.status_code == 200, response.text
-    params = live.pipeline.requests[0].params
+    params = local.pipeline.requests[0].params
     assert params.sampling == SamplingParams(
         max_tokens=9, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.1, seed=-5, stop=("END",),
         presence_penalty=-2.0, frequency_penalty=2.0, repetition_penalty=1.1,
@@ -160,7 +160,7 @@ async def test_sampling_and_media_options_arrive(live):
     assert (media.min_pixels, media.max_pixels, media.total_pixels) == (4, 9, 100)
 
 
-async def test_unset_fields_stay_unset_and_null_equals_absent(live):
+async def test_unset_fields_stay_unset_and_null_equals_absent(local):
     names = [
         "modalities", "audio", "stream", "stream_options", "max_tokens", "max_completion_tokens",
         "temperature", "top_p", "top_k", "seed", "stop", "user", "tools", "tool_choice", "n",
@@ -169,45 +169,45 @@ async def test_unset_fields_stay_unset_and_null_equals_absent(live):
         "function_call", "metadata", "store", "parallel_tool_calls", "reasoning_effort", "model",
     ]  # fmt: skip
     assert (
-        await live.chat(**dict.fromkeys(names), someone_elses_extension={"a": 1})
+        await local.chat(**dict.fromkeys(names), someone_elses_extension={"a": 1})
     ).status_code == 200
-    params = live.pipeline.requests[0].params
+    params = local.pipeline.requests[0].params
     assert params.sampling == SamplingParams()
     assert params.modalities == ("text",)
     assert params.voice is None
 
 
-async def test_harmless_defaults_of_unsupported_fields_pass(live):
-    response = await live.chat(
+async def test_harmless_defaults_of_unsupported_fields_pass(local):
+    response = await local.chat(
         n=1, tools=[], tool_choice="none", logprobs=False, top_logprobs=0,
         response_format={"type": "text"}, parallel_tool_calls=True, store=False,
     )  # fmt: skip
     assert response.status_code == 200, response.text
 
 
-async def test_earlier_spoken_reply_is_named_by_its_id(live):
-    audio = (await live.chat(modalities=["audio"])).json()["choices"][0]["message"]["audio"]
+async def test_earlier_spoken_reply_is_named_by_its_id(local):
+    audio = (await local.chat(modalities=["audio"])).json()["choices"][0]["message"]["audio"]
     messages = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "audio": {"id": audio["id"]}},
         {"role": "user", "content": "Again"},
     ]
-    assert (await live.chat(messages=messages)).status_code == 200
-    assert live.pipeline.requests[1].messages[1].content == (TextPart(text="Héllo there"),)
+    assert (await local.chat(messages=messages)).status_code == 200
+    assert local.pipeline.requests[1].messages[1].content == (TextPart(text="Héllo there"),)
     messages[1] = {"role": "assistant", "audio": {"id": "audio_gone"}}
-    assert (await live.refused(400, messages=messages))["param"] == "messages[1].audio.id"
+    assert (await local.refused(400, messages=messages))["param"] == "messages[1].audio.id"
 
 
-async def test_length_is_reported(live):
+async def test_length_is_reported(local):
     finished = Finished(finish_reason="length", usage=Usage(text_tokens=1))
-    live.pipeline.script = lambda request: [TextDelta(text="a"), finished]
-    body = (await live.chat(max_tokens=1)).json()
+    local.pipeline.script = lambda request: [TextDelta(text="a"), finished]
+    body = (await local.chat(max_tokens=1)).json()
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-async def test_request_id_is_kept_and_echoed(live):
+async def test_request_id_is_kept_and_echoed(local):
     headers = {"x-request-id": "trace-7"}
     body = {"messages": [{"role": "user", "content": "Hi"}]}
-    response = await live.http.post("/v1/chat/completions", json=body, headers=headers)
+    response = await local.http.post("/v1/chat/completions", json=body, headers=headers)
     assert response.headers["x-request-id"] == "trace-7"
-    assert live.pipeline.requests[0].request_id == "trace-7"
+    assert local.pipeline.requests[0].request_id == "trace-7"

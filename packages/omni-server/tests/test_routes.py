@@ -5,8 +5,8 @@ from __future__ import annotations
 from omni_core.errors import NotReadyError
 
 
-async def test_health_is_ready_only_when_every_stage_is(live):
-    response = await live.http.get("/health")
+async def test_health_is_ready_only_when_every_stage_is(local):
+    response = await local.http.get("/health")
     assert response.status_code == 200
     assert response.json() == {
         "status": "ready",
@@ -15,34 +15,34 @@ async def test_health_is_ready_only_when_every_stage_is(live):
             "voice": {"pid": 11, "state": "ready", "restarts": 1},
         },
     }
-    live.pipeline.stage_state = "dead"
-    response = await live.http.get("/health")
+    local.pipeline.stage_state = "dead"
+    response = await local.http.get("/health")
     assert response.status_code == 503
     assert response.json()["status"] == "degraded"
     assert response.json()["stages"]["voice"]["state"] == "dead"
-    assert (await live.http.get("/live")).status_code == 200
+    assert (await local.http.get("/live")).status_code == 200
 
 
-async def test_models_list_and_retrieve_with_a_slash(live, kit):
-    listed = (await live.http.get("/v1/models")).json()
+async def test_models_list_and_retrieve_with_a_slash(local, kit):
+    listed = (await local.http.get("/v1/models")).json()
     assert listed["object"] == "list"
     [model] = listed["data"]
     assert (model["id"], model["object"], model["owned_by"]) == (kit.MODEL, "model", "omni")
     assert model["voices"] == ["Ethan", "Chelsie"]
     assert model["sample_rate"] == kit.RATE
-    assert (await live.http.get(f"/v1/models/{kit.MODEL}")).json() == model
-    response = await live.http.get("/v1/models/lab%2Fparrot")
+    assert (await local.http.get(f"/v1/models/{kit.MODEL}")).json() == model
+    response = await local.http.get("/v1/models/lab%2Fparrot")
     assert response.json() == model
-    response = await live.http.get("/v1/models/lab/other")
+    response = await local.http.get("/v1/models/lab/other")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
 
 
-async def test_metrics_count_requests_latencies_tokens_and_stages(live):
-    await live.chat()
-    await live.chat(modalities=["audio"])
-    await live.chat(temperature=9)
-    text = (await live.http.get("/metrics")).text
+async def test_metrics_count_requests_latencies_tokens_and_stages(local):
+    await local.chat()
+    await local.chat(modalities=["audio"])
+    await local.chat(temperature=9)
+    text = (await local.http.get("/metrics")).text
     for line in (
         'omni_requests_total{status="200"} 2.0',
         'omni_requests_total{status="400"} 1.0',
@@ -60,11 +60,11 @@ async def test_metrics_count_requests_latencies_tokens_and_stages(live):
         assert line in text.splitlines()
 
 
-async def test_metrics_without_stages(live, monkeypatch):
+async def test_metrics_without_stages(local, monkeypatch):
     async def not_ready():
         raise NotReadyError("starting")
 
-    monkeypatch.setattr(live.pipeline, "stats", not_ready)
-    response = await live.http.get("/metrics")
+    monkeypatch.setattr(local.pipeline, "stats", not_ready)
+    response = await local.http.get("/metrics")
     assert response.status_code == 200
     assert "omni_stage_" not in response.text

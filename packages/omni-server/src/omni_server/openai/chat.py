@@ -13,7 +13,8 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omni_core.errors import OmniError, StageError
+from omni_core.errors import NotReadyError, OmniError, StageError
+from omni_core.pipeline import Pipeline
 from omni_core.types import AudioDelta, CodecDelta, Finished, TextDelta
 from omni_server.body import read_body
 from omni_server.context import ServerContext
@@ -70,6 +71,7 @@ async def _answer(request: Request, context: ServerContext) -> Response:
             ),
             request_id=request_id,
         )
+        _require_serving(context.pipeline)
         headers = {"x-request-id": request_id}
         if call.stream:
             streaming = True
@@ -86,6 +88,13 @@ async def _answer(request: Request, context: ServerContext) -> Response:
     finally:
         if not streaming:
             timer.end(status)
+
+
+def _require_serving(pipeline: Pipeline) -> None:
+    """NotReadyError before the pipeline has started and once it stops; degraded may still serve."""
+    status = pipeline.health().status
+    if status in ("starting", "closing"):
+        raise NotReadyError(f"The server is {status}; try again shortly.")
 
 
 async def _collect(

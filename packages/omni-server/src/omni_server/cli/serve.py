@@ -1,0 +1,142 @@
+"""`omni serve`: a pipeline behind HTTP, from the command line to the last open request.
+
+Knows start-up, signals and shutdown. The port answers from the first moment: /health says
+"starting" until the pipeline is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+from omni_core.pipeline import Pipeline
+from omni_server.app import create_app
+from omni_server.cli.overrides import parse_overrides
+from omni_server.http import HttpServer, bind, http_server
+from omni_server.settings import MIB, Settings
+
+READY = "Omni is ready on "
+"""What precedes the URL on the line that says so; `omni demo` waits for it."""
+KILLED_BY_SIGINT = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(
+    context: typer.Context,
+    model_path: Annotated[str, typer.Option(help="Directory of the checkpoint.")],
+    variant: Annotated[str | None, typer.Option(help="Variant of the pipeline.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    ar_engine: Annotated[str, typer.Option(help="auto, torch or sglang.")] = "auto",
+    layout: Annotated[str, typer.Option(help="auto or per-stage.")] = "auto",
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Model id clients ask for; the directory's name if not set.")
+    ] = None,
+    max_body_mib: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 256,
+    drain_timeout_s: Annotated[
+        float, typer.Option(min=0, help="How long Ctrl-C waits for open requests.")
+    ] = 30.0,
+) -> None:
+    """Serve a checkpoint over OpenAI's HTTP API.
+
+    Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_batch 8.
+    """
+    if layout not in ("auto", "per-stage"):
+        raise typer.BadParameter("choose auto or per-stage", param_hint="--layout")
+    pipeline = Pipeline.load(
+        model_path,
+        variant=variant,
+        device=device,
+        dtype=dtype,
+        ar_engine=ar_engine,
+        layout=cast('Literal["auto", "per-stage"]', layout),
+        overrides=parse_overrides(context.args),
+        on_progress=_print_progress,
+    )
+    settings = Settings(
+        served_model_name=served_model_name or Path(model_path).resolve().name,
+        max_body_bytes=max_body_mib * MIB,
+    )
+    with bind(host, port) as listener:
+        asyncio.run(run(pipeline, settings, listener, drain_timeout_s, typer.echo))
+
+
+async def run(
+    pipeline: Pipeline,
+    settings: Settings,
+    listener: socket.socket,
+    drain_timeout_s: float,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline."""
+    server = http_server(create_app(pipeline, settings), drain_timeout_s)
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = Stopping(server, pipeline)
+    stopping.listen()
+    try:
+        async with pipeline:
+            stopping.starting = None
+            announce(f"{READY}{url_of(listener)}")
+            await answering
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+    finally:
+        server.should_exit = True
+        await answering
+        stopping.close()
+
+
+class Stopping:
+    """What signals do: the first one stops in an orderly way, the second one kills."""
+
+    def __init__(self, server: HttpServer, pipeline: Pipeline) -> None:
+        self._server = server
+        self._pipeline = pipeline
+        self.asked = False
+        self.starting = asyncio.current_task()
+        """The task to interrupt while the pipeline is still starting, None afterwards."""
+
+    def listen(self) -> None:
+        """Handle SIGINT and SIGTERM from now on."""
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+
+    def close(self) -> None:
+        """Leave the signals to their defaults again."""
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """One signal has arrived."""
+        if self.asked:
+            self._kill()
+        self.asked = True
+        self._server.should_exit = True
+        if self.starting is not None:
+            self.starting.cancel()
+
+    def _kill(self) -> None:
+        for stage in self._pipeline.health().stages.values():
+            if stage.pid not in (0, os.getpid()) and stage.state != "dead":
+                os.kill(stage.pid, signal.SIGKILL)
+        os._exit(KILLED_BY_SIGINT)
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients reach a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _print_progress(stage: str, doing: str) -> None:
+    typer.echo(f"{stage}: {doing}")
