@@ -92,7 +92,7 @@ def _earlier_turns() -> list[Message]:
         _system(),
         _user(_audio(1, seed=3), _text("Say this.")),
         {"role": "assistant", "content": "one two three"},
-        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("And the picture?")),
+        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("And this picture?")),
     ]
 
 
@@ -101,7 +101,7 @@ CASES = (
     Case(name="audio", messages=_ask("What do you see and hear?", _audio())),
     Case(name="image", messages=_ask("What do you see and hear?", _image())),
     Case(name="video", messages=_ask("What do you see and hear?", _video())),
-    Case(name="audio_image", messages=_ask("What do you see and hear?", _audio(), _image())),
+    Case(name="audio_image", messages=_ask("What do you see?", _audio(), _image())),
     Case(
         name="audio_in_video",
         messages=_ask("What do you see and hear?", _video()),
