@@ -2,6 +2,8 @@
 
 import base64
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,12 @@ def test_media_parts() -> None:
         media_bytes(MediaPart(kind="audio", data=b""), LIMITS)
     with pytest.raises(PayloadTooLargeError):
         media_bytes(MediaPart(kind="audio", data=DATA), MediaLimits(max_bytes=10))
+
+
+def test_core_itself_imports_no_codec() -> None:
+    program = (
+        "import sys, omni_core, omni_core.types, omni_core.errors, omni_core.specs;"
+        "print(sorted({'av', 'PIL', 'soundfile', 'soxr', 'httpcore'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert result.stdout.strip() == b"[]"

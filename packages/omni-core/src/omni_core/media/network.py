@@ -127,7 +127,8 @@ class GuardedBackend(httpcore.NetworkBackend):
             addresses = self._resolve(host, port)
         except (OSError, UnicodeError) as exc:
             raise _unreachable() from exc
-        if not self._allow_private and not all(is_public(address) for address in addresses):
+        admitted = self._allow_private or all(is_public(address) for address in addresses)
+        if not addresses or not admitted:
             raise _unreachable()
         return addresses
 
