@@ -12,6 +12,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+from av.video.reformatter import ColorRange, Colorspace
 from PIL import Image
 
 from omni_core.errors import MediaError, RequestError
@@ -160,12 +161,26 @@ def test_groups_without_a_kept_frame_are_not_decoded() -> None:
         load(bytes(data), 2)
 
 
-def test_yuv_colours_follow_the_stream() -> None:
-    colours = np.zeros((2, 32, 48, 3), np.uint8)
+@pytest.mark.parametrize("matrix", ["ITU709", "ITU601"])
+@pytest.mark.parametrize("colour_range", [ColorRange.MPEG, ColorRange.JPEG])
+def test_yuv_colours_follow_what_the_stream_says(matrix: str, colour_range: int) -> None:
+    colours = np.zeros((32, 48, 3), np.uint8)
     colours[:, :16] = (200, 40, 40)
     colours[:, 16:] = (30, 60, 220)
-    clip = load(written(colours, 2, "mp4", "libx264", "yuv444p", encoder={"crf": "1"}), 2)
-    assert np.abs(clip.frames.astype(int) - colours).max() <= 6
+    buffer = BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=2, options={"crf": "1"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv444p"
+        stream.codec_context.colorspace = Colorspace[matrix]
+        stream.codec_context.color_range = colour_range
+        frame = av.VideoFrame.from_ndarray(colours, format="rgb24").reformat(
+            format="yuv444p", dst_colorspace=matrix, dst_color_range=colour_range
+        )
+        frame.pts = 0
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    clip = load(buffer.getvalue(), 2)
+    assert np.abs(clip.frames[0].astype(int) - colours).max() <= 3
 
 
 def test_variable_frame_rate_shows_what_is_on_screen() -> None:
