@@ -1,0 +1,83 @@
+"""A decoder stack over flat ragged batches.
+
+Knows layers, residuals and positions. Knows nothing of embeddings, sequences, caches or heads: rows
+come in, rows go out, and attention is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from omni_core.engine.base import AttentionBatch
+from omni_qwen3.config import DecoderConfig
+from omni_qwen3.model.layers import Attention, DenseMlp, RMSNorm, Rope, RotaryTables
+from omni_qwen3.model.moe import SparseMoe
+from omni_qwen3.weights import Weights
+
+LayerTap: TypeAlias = Callable[[int, torch.Tensor], torch.Tensor]
+"""(layer, its output (N, hidden)) -> the input of the next layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Pre-norm attention and feed-forward block."""
+
+    attention_norm: RMSNorm
+    attention: Attention
+    mlp_norm: RMSNorm
+    mlp: DenseMlp | SparseMoe
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str, config: DecoderConfig, layer: int) -> DecoderLayer:
+        """From everything under `prefix`."""
+        mlp: DenseMlp | SparseMoe
+        if config.moe is not None and config.is_sparse(layer):
+            mlp = SparseMoe.load(weights, f"{prefix}mlp.", config.moe)
+        else:
+            mlp = DenseMlp.load(weights, f"{prefix}mlp.")
+        before, after = (
+            RMSNorm(weights.tensor(f"{prefix}{name}_layernorm.weight"), config.norm_eps)
+            for name in ("input", "post_attention")
+        )
+        return cls(before, Attention.load(weights, f"{prefix}self_attn.", config), after, mlp)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        tables: RotaryTables,
+        layer: int,
+        attend: AttentionBatch,
+    ) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), tables, layer, attend)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder:
+    """All layers of one stack and its final norm."""
+
+    def __init__(self, weights: Weights, prefix: str, config: DecoderConfig) -> None:
+        self._rope = Rope(config.rope, config.head_dim, weights.device)
+        self._layers = [
+            DecoderLayer.load(weights, f"{prefix}layers.{layer}.", config, layer)
+            for layer in range(config.layers)
+        ]
+        self.norm = RMSNorm(weights.tensor(f"{prefix}norm.weight"), config.norm_eps)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attend: AttentionBatch,
+        tap: LayerTap | None = None,
+    ) -> torch.Tensor:
+        """Rows (N, hidden) at M-RoPE positions (3, N) to the last layer's output, before `norm`."""
+        tables = self._rope.tables(positions, x.dtype)
+        for layer, block in enumerate(self._layers):
+            x = block(x, tables, layer, attend)
+            if tap is not None:
+                x = tap(layer, x)
+        return x

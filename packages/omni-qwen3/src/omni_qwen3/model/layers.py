@@ -1,0 +1,182 @@
+"""Building blocks of the decoder stacks: norms, rotary embedding, attention and dense blocks.
+
+Knows flat batches of rows (N, hidden) and single layers. Knows nothing of sequences, caches or
+weights on disk beyond the names within one layer. Weights are plain tensors, not modules: a decode
+step of a small model is bound by the cost of each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from omni_core.engine.base import AttentionBatch
+from omni_qwen3.config import DecoderConfig, RopeConfig
+from omni_qwen3.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class RMSNorm:
+    """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
+
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Rope:
+    """Rotary embedding for rows with one position, or with one per axis (time, height, width).
+
+    Interleaved M-RoPE: of the head_dim / 2 frequencies, height owns 1, 4, 7, ... below
+    3 * section[1], width owns 2, 5, 8, ... below 3 * section[2], and time owns the rest.
+    """
+
+    def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
+        exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        self._inverse_frequency = (1.0 / config.theta**exponent).to(device)
+        axis = torch.zeros(head_dim // 2, dtype=torch.long)
+        if config.mrope_section is not None:
+            for index in (1, 2):
+                axis[index : 3 * config.mrope_section[index] : 3] = index
+        self._axis = axis.to(device)
+
+    def tables(self, positions: torch.Tensor, dtype: torch.dtype) -> RotaryTables:
+        """Tables for positions (3, N), or (N,) where all axes agree."""
+        if positions.ndim == 1:
+            positions = positions.expand(3, -1)
+        angles = positions.float().t()[:, self._axis] * self._inverse_frequency
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        return RotaryTables(
+            torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """Angles of a batch of rows, each (N, 1, head_dim)."""
+
+    cos: torch.Tensor
+    signed_sin: torch.Tensor
+    """Minus sine for the first half, sine for the second."""
+
+    def rows(self, start: int, stop: int) -> RotaryTables:
+        """The tables of some of the rows."""
+        return RotaryTables(self.cos[start:stop], self.signed_sin[start:stop])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Turn x (..., N, heads, head_dim); the halves hold the two components of each pair."""
+        swapped = x.roll(x.shape[-1] // 2, dims=-1)
+        return torch.addcmul(x * self.cos, swapped, self.signed_sin)
+
+
+@dataclass(frozen=True, slots=True)
+class Qkv:
+    """Query, key and value projection of a layer with per-head norms, in one product."""
+
+    weight: torch.Tensor
+    """((heads + 2 * kv_heads) * head_dim, hidden)."""
+    norm_weight: torch.Tensor
+    """(heads + kv_heads, head_dim): the query norm for each head, then the key norm."""
+    heads: int
+    kv_heads: int
+    eps: float
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Qkv:
+        """From `prefix`{q,k,v}_proj and `prefix`{q,k}_norm."""
+        q_norm, k_norm = (weights.tensor(f"{prefix}{part}_norm.weight") for part in ("q", "k"))
+        return cls(
+            weight=weights.fused([f"{prefix}{part}_proj.weight" for part in ("q", "k", "v")]),
+            norm_weight=torch.cat(
+                [q_norm.expand(config.heads, -1), k_norm.expand(config.kv_heads, -1)]
+            ),
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            eps=config.norm_eps,
+        )
+
+    def __call__(
+        self, x: torch.Tensor, tables: RotaryTables
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rows (..., hidden) to rotated q (..., heads, head_dim), k and v (..., kv_heads, ...)."""
+        head_dim = self.norm_weight.shape[-1]
+        rows = F.linear(x, self.weight).view(*x.shape[:-1], -1, head_dim)
+        turned, values = torch.split(rows, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
+        turned = F.rms_norm(turned, (head_dim,), None, self.eps) * self.norm_weight
+        queries, keys = torch.split(tables(turned), [self.heads, self.kv_heads], dim=-2)
+        return queries, keys, values
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query self-attention over the engine's cache."""
+
+    qkv: Qkv
+    output: torch.Tensor
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Attention:
+        """From `prefix`{q,k,v,o}_proj and `prefix`{q,k}_norm."""
+        return cls(Qkv.load(weights, prefix, config), weights.tensor(f"{prefix}o_proj.weight"))
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        tables: RotaryTables,
+        layer: int,
+        attend: AttentionBatch,
+    ) -> torch.Tensor:
+        """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
+        queries, keys, values = self.qkv(x, tables)
+        return F.linear(attend(layer, queries, keys, values).flatten(1), self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMlp:
+    """down(silu(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
+
+    gate_up: torch.Tensor
+    """(2 * intermediate, hidden)."""
+    down: torch.Tensor
+    """(hidden, intermediate)."""
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str) -> DenseMlp:
+        """From `prefix`{gate,up,down}_proj."""
+        return cls(
+            weights.fused([f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]),
+            weights.tensor(f"{prefix}down_proj.weight"),
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeMlp:
+    """Two biased layers with silu between: Thinker space to Talker space."""
+
+    weight_in: torch.Tensor
+    bias_in: torch.Tensor
+    weight_out: torch.Tensor
+    bias_out: torch.Tensor
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str) -> ResizeMlp:
+        """From `prefix`linear_fc1 and `prefix`linear_fc2."""
+        return cls(
+            *(
+                weights.tensor(f"{prefix}linear_fc{index}.{part}")
+                for index in (1, 2)
+                for part in ("weight", "bias")
+            )
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        inner = F.silu(F.linear(x, self.weight_in, self.bias_in))
+        return F.linear(inner, self.weight_out, self.bias_out)

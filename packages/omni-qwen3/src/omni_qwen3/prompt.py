@@ -1,0 +1,179 @@
+"""Prompts of the Thinker on the device, and flat batches of their rows and the replies' rows.
+
+Knows token ids, positions and which rows are media, visual, or wanted by the Talker. Knows nothing
+of layers: a `Patch` says which rows, the runner says when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from omni_core.engine.base import Segment
+from omni_core.types import FloatArray, IntArray
+from omni_qwen3.config import OmniConfig
+from omni_qwen3.payloads import Prepared
+
+MEDIA_SIZES = ("image_grid_thw", "video_grid_thw", "second_per_grid", "audio_lengths")
+"""Keys the Talker needs for its own positions."""
+ASSISTANT_ROWS = 3
+"""<|im_start|>, assistant and the newline that open the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Values of some rows of a flat batch: to write into it, to add to it, or to fill from it."""
+
+    rows: torch.Tensor
+    """Int64 (R,) rows of the batch."""
+    values: torch.Tensor
+    """(..., R, H), a view of what the prompt holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Values (..., M, H) for the rows `index` (M,), ascending, of one prompt."""
+
+    index: IntArray
+    values: torch.Tensor
+
+    def patch(self, segment: Segment, offset: int) -> Patch | None:
+        """The part inside a segment that begins at row `offset` of a batch; None if empty."""
+        low, high = np.searchsorted(self.index, [segment.start, segment.start + segment.count])
+        if low == high:
+            return None
+        rows = torch.from_numpy(self.index[low:high] + (offset - segment.start))
+        return Patch(rows.to(self.values.device), self.values[..., low:high, :])
+
+
+@dataclass(frozen=True, slots=True)
+class UserTurns:
+    """What the Talker is conditioned on: all user turns, and the head of the reply."""
+
+    rows: IntArray
+    """(U,) rows of the prompt."""
+    ids: IntArray
+    is_media: npt.NDArray[np.bool_]
+    hidden: torch.Tensor
+    """(media rows, H): `accept_hidden_layer` states, filled as the prompt is computed."""
+    assistant_ids: IntArray
+    media_sizes: dict[str, Any]
+
+
+class Prompt:
+    """`Sequence.state` of the Thinker."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        config: OmniConfig,
+        speaks: bool,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.ids: IntArray = prepared["input_ids"]
+        self._positions = prepared["positions"].astype(np.float32)
+        self._rope_delta = prepared["rope_delta"]
+        self.media: PromptRows | None = None
+        self.deepstack: PromptRows | None = None
+        self.user: UserTurns | None = None
+        self.capture: PromptRows | None = None
+        if "media_index" in prepared:
+            values = torch.as_tensor(prepared["media_embeds"]).to(device, dtype)
+            self.media = PromptRows(prepared["media_index"], values)
+        if "visual_index" in prepared:
+            values = torch.as_tensor(prepared["deepstack"]).to(device, dtype)
+            self.deepstack = PromptRows(prepared["visual_index"], values)
+        if speaks:
+            sizes = {key: value for key, value in prepared.items() if key in MEDIA_SIZES}
+            self.user = _user_turns(self.ids, config, sizes, device=device, dtype=dtype)
+            self.capture = PromptRows(self.user.rows[self.user.is_media], self.user.hidden)
+
+    def rows(self, segment: Segment) -> tuple[IntArray, FloatArray]:
+        """Token ids (count,) and M-RoPE positions (3, count) of a segment, in prompt or reply."""
+        length, start = len(self.ids), segment.start
+        stop = start + segment.count
+        ids, positions = self.ids[start:stop], self._positions[:, start:stop]
+        if stop > length:
+            first = max(start, length)
+            tokens = segment.seq.tokens[first - length : stop - length]
+            line = np.arange(first, stop, dtype=np.float32) + np.float32(self._rope_delta)
+            ids = np.concatenate([ids, np.array(tokens, dtype=np.int64)])
+            positions = np.concatenate([positions, np.broadcast_to(line, (3, len(line)))], axis=1)
+        return ids, positions
+
+
+def user_rows(ids: IntArray, config: OmniConfig) -> IntArray:
+    """Rows of all turns whose <|im_start|> is followed by `user`."""
+    starts = np.flatnonzero(ids == config.im_start_token_id)
+    turn = np.searchsorted(starts, np.arange(len(ids)), side="right") - 1
+    roles = ids[np.minimum(starts + 1, len(ids) - 1)]
+    is_user = np.append(roles == config.user_token_id, False)  # rows before any turn index -1
+    return np.flatnonzero(is_user[turn])
+
+
+def _user_turns(
+    ids: IntArray,
+    config: OmniConfig,
+    media_sizes: dict[str, Any],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> UserTurns:
+    rows = user_rows(ids, config)
+    is_media = np.isin(ids[rows], config.thinker.media_token_ids)
+    reply = int(np.flatnonzero(ids == config.im_start_token_id).max(initial=0))
+    hidden_size = config.thinker.decoder.hidden_size
+    return UserTurns(
+        rows=rows,
+        ids=ids[rows],
+        is_media=is_media,
+        hidden=torch.zeros(int(is_media.sum()), hidden_size, device=device, dtype=dtype),
+        assistant_ids=ids[reply : reply + ASSISTANT_ROWS],
+        media_sizes=media_sizes,
+    )
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """Rows of several sequences, one after the other."""
+
+    ids: torch.Tensor
+    """Int64 (N,)."""
+    positions: torch.Tensor
+    """Float32 (3, N)."""
+    sampled_rows: torch.Tensor
+    """Int64 (M,): the last row of each segment that samples."""
+    media: list[Patch] = field(default_factory=list)
+    deepstack: list[Patch] = field(default_factory=list)
+    captures: list[Patch] = field(default_factory=list)
+
+
+def flatten(segments: list[Segment], device: torch.device) -> FlatBatch:
+    """Gather the rows of segments whose `seq.state` is a `Prompt`."""
+    parts = [segment.seq.state.rows(segment) for segment in segments]
+    ends = np.cumsum([segment.count for segment in segments])
+    sampled = [int(e) - 1 for e, segment in zip(ends, segments, strict=True) if segment.samples]
+    batch = FlatBatch(
+        ids=torch.from_numpy(np.concatenate([ids for ids, _ in parts])).to(device),
+        positions=torch.from_numpy(np.concatenate([p for _, p in parts], axis=1)).to(device),
+        sampled_rows=torch.tensor(sampled, dtype=torch.long, device=device),
+    )
+    for end, segment in zip(ends, segments, strict=True):
+        prompt: Prompt = segment.seq.state
+        if segment.start >= len(prompt.ids):
+            continue
+        for rows, patches in (
+            (prompt.media, batch.media),
+            (prompt.deepstack, batch.deepstack),
+            (prompt.capture, batch.captures),
+        ):
+            patch = rows.patch(segment, int(end) - segment.count) if rows else None
+            if patch is not None:
+                patches.append(patch)
+    return batch

@@ -1,0 +1,293 @@
+"""The thinker stage: the language model, and what it hands to text output and to the Talker.
+
+Knows prompts with media, decoder rows and replies. Knows nothing of batching, KV memory or sampling
+(the engine's), nor of the Talker beyond the rows it is conditioned on (`Conditioning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+import torch
+import torch.nn.functional as F
+
+from omni_core.engine import build_engine
+from omni_core.engine.base import AttentionBatch, EngineRequest, KVSpec, Segment, StepOutput
+from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.scheduler.base import Outbox, Scheduler, Work
+from omni_core.scheduler.omni import OmniScheduler
+from omni_core.specs import StageContext
+from omni_core.types import IntArray, Payload, SamplingParams, Usage
+from omni_qwen3.config import OmniConfig, load_config
+from omni_qwen3.defaults import eos_token_ids, thinker_defaults
+from omni_qwen3.model.decoder import Decoder
+from omni_qwen3.payloads import Conditioning, Prepared, TokenChunk
+from omni_qwen3.prompt import Patch, Prompt, flatten
+from omni_qwen3.weights import Checkpoint, Weights, open_weights
+
+NAME = "thinker"
+TEXT_TARGET = "decode"
+SPEECH_TARGET = "talker_ar"
+WEIGHTS = ("thinker.model.", "thinker.lm_head.")
+
+
+def build(ctx: StageContext) -> Scheduler:
+    """The stage over the engine that `ctx` names."""
+    from transformers import AutoTokenizer
+
+    config = load_config(ctx.model_path)
+    tokenizer = AutoTokenizer.from_pretrained(ctx.model_path)
+    with Checkpoint(ctx.model_path) as checkpoint:
+        weights = open_weights(
+            checkpoint, WEIGHTS, device=ctx.device, dtype=ctx.dtype, report=ctx.report
+        )
+        runner = ThinkerRunner(
+            weights,
+            config,
+            eos_token_ids=eos_token_ids(ctx.model_path),
+            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+        )
+    can_speak = SPEECH_TARGET in ctx.stage.next
+    stage = ThinkerStage(runner, config, thinker_defaults(ctx.model_path), can_speak=can_speak)
+    return OmniScheduler(build_engine(ctx, runner), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkerInputs:
+    """`EngineRequest.inputs` of this stage."""
+
+    prepared: Prepared
+    speaks: bool
+    """Whether the Talker will want to be conditioned on this prompt."""
+
+
+class _LayerTap:
+    """Adds deepstack features to, and copies hidden states from, the layers' outputs."""
+
+    def __init__(
+        self, deepstack: list[Patch], captures: list[Patch], capture_layer: int | None
+    ) -> None:
+        self._deepstack = deepstack
+        self._captures = captures
+        self._capture_layer = capture_layer
+
+    def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        if layer == self._capture_layer:  # transformers captures before the deepstack add
+            for patch in self._captures:
+                patch.values.copy_(x[patch.rows])
+        for patch in self._deepstack:
+            if layer < len(patch.values):
+                x = x.index_add(0, patch.rows, patch.values[layer])
+        return x
+
+
+class ThinkerRunner:
+    """`ARRunner` of the language model."""
+
+    suppress: torch.Tensor | None = None
+    feedback = False
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: OmniConfig,
+        *,
+        eos_token_ids: frozenset[int],
+        detokenize: Callable[[list[int]], str],
+    ) -> None:
+        decoder = config.thinker.decoder
+        self.device, self.dtype = weights.device, weights.dtype
+        self.vocab_size = decoder.vocab_size
+        self.eos_token_ids = eos_token_ids
+        self.kv = KVSpec(
+            layers=decoder.layers,
+            kv_heads=decoder.kv_heads,
+            head_dim=decoder.head_dim,
+            max_len=decoder.max_len,
+        )
+        self._config = config
+        self._detokenize = detokenize
+        self._embeddings = weights.tensor("thinker.model.embed_tokens.weight")
+        self._decoder = Decoder(weights, "thinker.model.", decoder)
+        self._head = weights.tensor("thinker.lm_head.weight")
+        accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
+        self._capture_normed = accepted == decoder.layers
+        self._capture_layer = None if self._capture_normed else accepted - 1
+
+    def open(self, seq: EngineSequence) -> None:
+        """Move the prompt's media rows to the device; see `ARRunner`."""
+        inputs: ThinkerInputs = seq.request.inputs
+        seq.state = Prompt(
+            inputs.prepared, self._config, inputs.speaks, device=self.device, dtype=self.dtype
+        )
+
+    def feed(self, seq: EngineSequence, chunk: Any) -> None:
+        """Nothing streams into the Thinker."""
+
+    def ready(self, seq: EngineSequence) -> bool:
+        """Always: the next row is the sampled token's embedding."""
+        return True
+
+    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
+        """See `ARRunner`."""
+        batch = flatten(segments, self.device)
+        x = F.embedding(batch.ids, self._embeddings)
+        for patch in batch.media:
+            x[patch.rows] = patch.values
+        tap = None
+        if batch.deepstack or batch.captures:
+            tap = _LayerTap(batch.deepstack, batch.captures, self._capture_layer)
+        x = self._decoder(x, batch.positions, attend, tap)
+        if self._capture_normed:
+            for patch in batch.captures:
+                patch.values.copy_(self._decoder.norm(x[patch.rows]))
+        return self._decoder.norm(x[batch.sampled_rows])
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ARRunner`."""
+        return F.linear(hidden, self._head).float()
+
+    def collect(
+        self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
+    ) -> list[Any]:
+        """With the first token of a reply that will be spoken: its `Conditioning`, as far as the
+        prompt decides it. None otherwise."""
+        return [self._conditioning(seq.state) if len(seq.tokens) == 1 else None for seq in seqs]
+
+    def text(self, token_ids: list[int]) -> str:
+        """See `ARRunner`."""
+        return self._detokenize(token_ids)
+
+    def close(self, seq: EngineSequence) -> None:
+        """Drop the prompt."""
+        seq.state = None
+
+    def embed(self, token_ids: IntArray | tuple[int, ...]) -> torch.Tensor:
+        """Input embeddings (n, H) of some tokens."""
+        with torch.inference_mode():
+            return F.embedding(torch.as_tensor(token_ids, device=self.device), self._embeddings)
+
+    def _conditioning(self, prompt: Prompt) -> Conditioning | None:
+        if prompt.user is None:
+            return None
+        user_rows = self.embed(prompt.user.ids)
+        is_media = torch.from_numpy(prompt.user.is_media).to(self.device)
+        user_rows[is_media] = prompt.user.hidden
+        conditioning = Conditioning(
+            speak=True,
+            user_ids=prompt.user.ids,
+            user_rows=user_rows,
+            user_is_media=is_media,
+            assistant_rows=self.embed(prompt.user.assistant_ids),
+        )
+        conditioning.update(cast(Conditioning, prompt.user.media_sizes))
+        return conditioning
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What the stage remembers of a reply under way."""
+
+    usage: Usage
+    speaks: bool
+    conditioning: Conditioning | None = None
+    """Waits for the first spoken token."""
+    speaking: bool = False
+    released: int = 0
+
+
+class ThinkerStage:
+    """`ARStage`: `Prepared` in, tokens to decode, rows of the spoken tokens to the Talker."""
+
+    def __init__(
+        self,
+        runner: ThinkerRunner,
+        config: OmniConfig,
+        defaults: SamplingParams,
+        *,
+        can_speak: bool,
+    ) -> None:
+        self._runner = runner
+        self._config = config.thinker
+        self._defaults = defaults
+        self._can_speak = can_speak
+        self._replies: dict[str, _Reply] = {}
+
+    def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
+        """See `ARStage`; the caller's parameters for this stage win over those for the request."""
+        prepared = cast(Prepared, work.payload)
+        asked = work.params.sampling_for(NAME).over(work.params.sampling)
+        speaks = self._can_speak and "audio" in work.params.modalities
+        ids = tuple(prepared["input_ids"].tolist())
+        self._replies[work.request_id] = _Reply(usage=self._prompt_usage(ids), speaks=speaks)
+        return EngineRequest(
+            request_id=work.request_id,
+            prompt_len=len(ids),
+            inputs=ThinkerInputs(prepared, speaks),
+            params=work.params,
+            sampling=asked.over(self._defaults),
+            prompt_token_ids=ids,
+            strict_max_tokens=asked.max_tokens is not None,
+        )
+
+    def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
+        """See `ARStage`."""
+        request_id, reply = request.request_id, self._replies[request.request_id]
+        if output.index == 0:
+            reply.conditioning = output.data
+            usage: Payload = {"usage": msgspec.structs.asdict(reply.usage)}
+            outbox.send(request_id, usage, target=TEXT_TARGET)
+        chunk = TokenChunk(token=output.token, finish=output.finish_reason)
+        outbox.stream(request_id, chunk, target=TEXT_TARGET)
+        if reply.speaks:
+            self._speak(request_id, reply, _spoken(reply, output), outbox)
+        if output.finish_reason is not None:
+            self._finish(request_id, reply, output.index + 1, outbox)
+
+    def forget(self, request_id: str) -> None:
+        """See `ARStage`."""
+        self._replies.pop(request_id, None)
+
+    def _speak(
+        self, request_id: str, reply: _Reply, tokens: tuple[int, ...], outbox: Outbox
+    ) -> None:
+        if not tokens:
+            return
+        for row in self._runner.embed(tokens):
+            if reply.conditioning is not None:
+                start: Payload = {**reply.conditioning, "first_row": row}
+                outbox.send(request_id, start, target=SPEECH_TARGET)
+                reply.conditioning, reply.speaking = None, True
+            else:
+                outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
+
+    def _finish(self, request_id: str, reply: _Reply, tokens: int, outbox: Outbox) -> None:
+        if reply.speaks and not reply.speaking:
+            outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
+        outbox.stream_done(request_id)
+        outbox.done(request_id, msgspec.structs.replace(reply.usage, text_tokens=tokens))
+        self.forget(request_id)
+
+    def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
+        config = self._config
+        return Usage(
+            prompt_tokens=len(ids),
+            prompt_audio_tokens=ids.count(config.audio_token_id),
+            prompt_image_tokens=ids.count(config.image_token_id) + ids.count(config.video_token_id),
+        )
+
+
+def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:
+    """The released tokens that the Talker gets to say.
+
+    A reply's last sampled token is never spoken: its row is only computed by the step that does not
+    come any more. Normally that is an end token; at `max_tokens` it is a word.
+    """
+    reply.released += len(output.released)
+    all_released = reply.released == output.index + 1
+    if output.finish_reason is not None and all_released:
+        return output.released[:-1]
+    return output.released
