@@ -51,13 +51,11 @@ class AudioFeatures:
         )
 
     def __call__(self, clips: list[FloatArray]) -> tuple[FloatArray, IntArray]:
-        """Clips (n,) at `sample_rate` -> features (mel_bins, total frames) and frames per clip.
+        """Checked clips (n,) at `sample_rate` -> features (mel_bins, frames) and frames per clip.
 
         All clips of a prompt go through together: transformers pads them to the longest before
         the spectrogram, which shows in the last frames of the shorter ones.
         """
-        for clip in clips:
-            self.check(clip)
         features = self._extractor(
             clips,
             sampling_rate=self.sample_rate,

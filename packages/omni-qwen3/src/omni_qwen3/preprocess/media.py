@@ -1,6 +1,6 @@
-"""The media of a request, fetched and decoded, with errors that name the item.
+"""The media of a request, fetched, decoded and measured, with errors that name the item.
 
-Knows messages and omni_core.media. Knows nothing of patches, features or tokens.
+Knows messages and omni_core.media. Makes no patches, features or tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from omni_core.media import (
     media_bytes,
 )
 from omni_core.types import FloatArray, MediaOptions, MediaPart, Message
+from omni_qwen3.preprocess.audio import AudioFeatures
+from omni_qwen3.preprocess.image import image_grid
+from omni_qwen3.preprocess.settings import Settings
+from omni_qwen3.preprocess.video import video_grid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,19 +33,21 @@ class Media:
     """Decoded media of one request, each kind in message order."""
 
     images: list[Image.Image] = field(default_factory=list)
+    image_grids: list[list[int]] = field(default_factory=list)
+    """[time, height, width] in patches, per image, as it will be resized."""
     videos: list[VideoClip] = field(default_factory=list)
+    video_grids: list[list[int]] = field(default_factory=list)
     audios: list[FloatArray] = field(default_factory=list)
     """Clips, and with `use_audio_in_video` the sound track of every video in its place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLoader:
-    """Loads what messages refer to, as densely as request or checkpoint ask."""
+    """Loads and measures what messages refer to, as densely as request or checkpoint ask."""
 
-    limits: MediaLimits
-    sample_rate: int
-    default_fps: float
-    default_max_frames: int
+    def __init__(self, settings: Settings, features: AudioFeatures, limits: MediaLimits) -> None:
+        self._settings = settings
+        self._features = features
+        self._limits = limits
 
     def load(self, messages: Sequence[Message], options: MediaOptions) -> Media:
         """Fetch and decode everything, in message order.
@@ -57,30 +63,37 @@ class MediaLoader:
         return media
 
     def _load(self, part: MediaPart, options: MediaOptions, media: Media) -> None:
-        data = media_bytes(part, self.limits)
+        data, settings = media_bytes(part, self._limits), self._settings
         match part.kind:
             case "image":
-                media.images.append(load_image(data, self.limits))
+                image = load_image(data, self._limits)
+                media.images.append(image)
+                media.image_grids.append(image_grid(image, settings.image, options))
             case "audio":
-                media.audios.append(load_audio(data, self.limits, sample_rate=self.sample_rate))
+                rate = self._features.sample_rate
+                self._add_sound(load_audio(data, self._limits, sample_rate=rate), media)
             case "video":
                 clip = self._video(data, options)
                 media.videos.append(clip)
+                media.video_grids.append(video_grid(clip.frames.shape, settings.video, options))
                 if options.use_audio_in_video:
-                    media.audios.append(_sound_of(clip))
+                    self._add_sound(_sound_of(clip), media)
             case _:
                 assert_never(part.kind)
 
+    def _add_sound(self, samples: FloatArray, media: Media) -> None:
+        self._features.check(samples)
+        media.audios.append(samples)
+
     def _video(self, data: bytes, options: MediaOptions) -> VideoClip:
-        fps = self.default_fps if options.video_fps is None else options.video_fps
-        wanted = options.video_max_frames
+        fps, count = options.video_fps, options.video_max_frames
         return load_video(
             data,
-            self.limits,
-            fps=fps,
-            max_frames=self.default_max_frames if wanted is None else wanted,
+            self._limits,
+            fps=self._settings.video_fps if fps is None else fps,
+            max_frames=self._settings.video_max_frames if count is None else count,
             with_audio=options.use_audio_in_video,
-            sample_rate=self.sample_rate,
+            sample_rate=self._features.sample_rate,
         )
 
 

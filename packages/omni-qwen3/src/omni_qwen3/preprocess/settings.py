@@ -51,6 +51,10 @@ class VisionSettings:
         """Both sides of a resized picture are multiples of this, in pixels."""
         return self.patch_size * self.merge_size
 
+    def seconds_per_grid(self, fps: float) -> float:
+        """Time between two temporal patches of a video with `fps` frames a second."""
+        return self.temporal_patch_size / fps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -18,10 +18,8 @@ from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
 from omni_core.types import (
-    FloatArray,
     IntArray,
     MediaKind,
-    MediaOptions,
     MediaPart,
     Message,
     Payload,
@@ -30,12 +28,12 @@ from omni_core.types import (
 from omni_qwen3.payloads import Audio, Prompt, Visual
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.chat import ChatEncoder
-from omni_qwen3.preprocess.image import image_grid, image_patches
+from omni_qwen3.preprocess.image import image_patches
 from omni_qwen3.preprocess.media import Media, MediaLoader
 from omni_qwen3.preprocess.rope import rope_index
-from omni_qwen3.preprocess.settings import PromptConfig, Settings, load_settings
+from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
-from omni_qwen3.preprocess.video import video_grid, video_patches
+from omni_qwen3.preprocess.video import video_patches
 
 
 def build(ctx: StageContext) -> Scheduler:
@@ -66,15 +64,10 @@ class Preprocessor:
     """Turns requests into prompts; safe to call from several threads."""
 
     def __init__(self, model_path: str, limits: MediaLimits) -> None:
-        self._settings: Settings = load_settings(model_path)
+        self._settings = load_settings(model_path)
         self._chat = ChatEncoder(model_path)
         self._features = AudioFeatures(self._settings.audio)
-        self._loader = MediaLoader(
-            limits=limits,
-            sample_rate=self._features.sample_rate,
-            default_fps=self._settings.video_fps,
-            default_max_frames=self._settings.video_max_frames,
-        )
+        self._loader = MediaLoader(self._settings, self._features, limits)
 
     def compute(self, works: list[Work]) -> list[Payload | OmniError]:
         """One prompt, or the error of its request, for each of `works`."""
@@ -98,7 +91,13 @@ class Preprocessor:
         _check_placeholders(placeholders, messages, config)
         media = self._loader.load(messages, params.media)
         audio = self._features(media.audios) if media.audios else None
-        sizes = self._sizes(media, params.media, audio)
+        sizes = MediaSizes(
+            image_grids=media.image_grids,
+            video_grids=media.video_grids,
+            second_per_grid=[self._settings.video.seconds_per_grid(c.fps) for c in media.videos],
+            audio_lengths=[] if audio is None else audio[1].tolist(),
+            use_audio_in_video=params.media.use_audio_in_video,
+        )
         ids = expand(
             placeholders, sizes, audio_end_token_id=self._chat.audio_end_token_id, config=config
         )
@@ -111,18 +110,6 @@ class Preprocessor:
             prompt["routed"].append("audio_encoder")
         self._add_pictures(prompt, media, sizes)
         return prompt
-
-    def _sizes(
-        self, media: Media, options: MediaOptions, audio: tuple[FloatArray, IntArray] | None
-    ) -> MediaSizes:
-        image, video = self._settings.image, self._settings.video
-        return MediaSizes(
-            image_grids=[image_grid(picture, image, options) for picture in media.images],
-            video_grids=[video_grid(clip.frames.shape, video, options) for clip in media.videos],
-            second_per_grid=[video.temporal_patch_size / clip.fps for clip in media.videos],
-            audio_lengths=[] if audio is None else audio[1].tolist(),
-            use_audio_in_video=options.use_audio_in_video,
-        )
 
     def _positioned(self, ids: IntArray, sizes: MediaSizes) -> Prompt:
         positions, delta = rope_index(

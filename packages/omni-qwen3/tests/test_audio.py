@@ -1,0 +1,55 @@
+"""Log-mel features against transformers' WhisperFeatureExtractor, called as its processor does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from transformers import WhisperFeatureExtractor
+
+from omni_core.errors import MediaError
+from omni_core.types import FloatArray
+from omni_qwen3.preprocess.audio import AudioFeatures
+from omni_qwen3.preprocess.settings import load_settings
+
+
+@pytest.fixture(scope="module")
+def features(tiny_checkpoint: str) -> AudioFeatures:
+    return AudioFeatures(load_settings(tiny_checkpoint).audio)
+
+
+def sound(samples: int) -> FloatArray:
+    draw = np.random.default_rng(samples)
+    return (0.1 * draw.standard_normal(samples)).astype(np.float32)
+
+
+@pytest.mark.parametrize("samples", [(32000,), (16000, 40001, 8077), (201,)], ids=str)
+def test_features_equal_transformers(
+    features: AudioFeatures, tiny_checkpoint: str, samples: tuple[int, ...]
+) -> None:
+    clips = [sound(count) for count in samples]
+    extractor = WhisperFeatureExtractor.from_pretrained(tiny_checkpoint)
+    expected = extractor(
+        clips, sampling_rate=16000, padding=True, truncation=False, return_attention_mask=True
+    )
+    mask = np.asarray(expected["attention_mask"])
+    packed, lengths = features(clips)
+    assert packed.dtype == np.float32
+    assert lengths.tolist() == mask.sum(axis=1).tolist()
+    begin = 0
+    for index, length in enumerate(lengths):
+        mel = np.asarray(expected["input_features"][index])[:, :length]
+        np.testing.assert_array_equal(packed[:, begin : begin + length], mel)
+        begin += length
+    assert packed.shape == (128, begin)
+
+
+def test_a_clip_beyond_thirty_seconds_is_not_cut(features: AudioFeatures) -> None:
+    _, lengths = features([sound(16000 * 31)])
+    assert lengths.tolist() == [3100]
+
+
+def test_no_sound_and_too_little_sound_are_media_errors(features: AudioFeatures) -> None:
+    with pytest.raises(MediaError, match="empty"):
+        features.check(sound(0))
+    with pytest.raises(MediaError, match=r"200 samples; send at least 12\.6 ms"):
+        features.check(sound(200))

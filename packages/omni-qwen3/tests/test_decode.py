@@ -1,0 +1,244 @@
+"""The decode stage: characters stay whole, special tokens and stop strings stay hidden."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from omni_core.errors import OmniError
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Work
+from omni_core.types import Event, FinishReason, RequestParams, SamplingParams, TextDelta, Usage
+from omni_qwen3.decode import DecodeScheduler
+from omni_qwen3.defaults import eos_token_ids
+from omni_qwen3.detokenize import Detokenizer, TokenBytes
+
+LATE_S = 10.0
+
+
+@dataclass
+class Recorder:
+    """An Outbox that keeps what it gets."""
+
+    events: list[TextDelta] = field(default_factory=list)
+    ended: list[tuple[str, FinishReason, Usage | None]] = field(default_factory=list)
+    failed: list[OmniError] = field(default_factory=list)
+    heard: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def emit(self, request_id: str, event: Event) -> None:
+        assert isinstance(event, TextDelta)
+        self.events.append(event)
+        self.heard.release()
+
+    def complete(
+        self, request_id: str, *, finish_reason: FinishReason = "stop", usage: Usage | None = None
+    ) -> None:
+        self.ended.append((request_id, finish_reason, usage))
+        self.heard.release()
+
+    def fail(self, request_id: str, error: OmniError) -> None:
+        self.failed.append(error)
+        self.heard.release()
+
+    def send(self, request_id: str, payload: Any, *, target: str | None = None) -> None:
+        raise AssertionError("decode is the last stage")
+
+    def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
+        raise AssertionError("decode is the last stage")
+
+    def stream_done(self, request_id: str) -> None:
+        raise AssertionError("decode is the last stage")
+
+    def done(self, request_id: str, usage: Usage | None = None) -> None:
+        raise AssertionError("decode is terminal")
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for event in self.events for token in event.token_ids]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint: str) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def tokens(tiny_checkpoint: str) -> TokenBytes:
+    return TokenBytes(tiny_checkpoint)
+
+
+@dataclass
+class Stage:
+    """A running decode stage."""
+
+    scheduler: DecodeScheduler
+    inbox: Inbox = field(default_factory=Inbox)
+    outbox: Recorder = field(default_factory=Recorder)
+
+    def open(self, request_id: str = "r", params: RequestParams | None = None) -> None:
+        payload = {"usage": {"prompt_tokens": 7}}
+        self.inbox.put(Work(request_id, params or RequestParams(), payload))
+
+    def push(self, token: int, finish: FinishReason | None = None, request_id: str = "r") -> None:
+        self.inbox.put(Chunk(request_id, "thinker", {"token": token, "finish": finish}))
+        if finish is not None:
+            self.inbox.put(ChunksDone(request_id, "thinker"))
+
+    def wait(self) -> None:
+        assert self.outbox.heard.acquire(timeout=LATE_S)
+
+    def wait_end(self) -> None:
+        while not (self.outbox.ended or self.outbox.failed):
+            self.wait()
+
+
+@pytest.fixture
+def stage(tokens: TokenBytes, tiny_checkpoint: str) -> Iterator[Stage]:
+    running = Stage(DecodeScheduler(tokens, eos_token_ids(tiny_checkpoint)))
+    thread = threading.Thread(target=running.scheduler.run, args=(running.inbox, running.outbox))
+    thread.start()
+    yield running
+    running.inbox.put(Close())
+    thread.join(timeout=LATE_S)
+    assert not thread.is_alive()
+
+
+def reply(stage: Stage, ids: list[int], last: FinishReason, params: RequestParams) -> None:
+    stage.open(params=params)
+    for place, token in enumerate(ids):
+        stage.push(token, last if place == len(ids) - 1 else None)
+    stage.wait_end()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_tokens_decode_as_the_tokenizer_does(
+    tokens: TokenBytes, tokenizer: Any, seed: int
+) -> None:
+    """Random ids: broken UTF-8, special tokens and added words included."""
+    ids = np.random.default_rng(seed).integers(0, len(tokenizer), 60).tolist()
+    detokenizer = Detokenizer(tokens)
+    pieces = [detokenizer.push([token]) for token in ids]
+    whole = "".join(pieces) + detokenizer.flush()
+    assert whole == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_a_character_waits_for_its_last_byte(tokens: TokenBytes, tokenizer: Any) -> None:
+    ids = tokenizer("é🙂")["input_ids"]
+    assert len(ids) > 2, "the tiny tokenizer spells these byte by byte"
+    detokenizer = Detokenizer(tokens)
+    pieces = [detokenizer.push([token]) for token in ids]
+    assert [piece for piece in pieces if piece] == ["é", "🙂"]
+    assert detokenizer.flush() == ""
+
+
+def test_ids_without_a_token_have_no_text(tokens: TokenBytes) -> None:
+    assert Detokenizer(tokens).push([100_000]) == ""
+
+
+def test_text_leaves_with_every_token(stage: Stage, tokenizer: Any) -> None:
+    ids = tokenizer("She sells sea shells.")["input_ids"]
+    stage.open()
+    for token in ids:
+        stage.push(token)
+        stage.wait()
+        assert stage.outbox.events[-1].token_ids == (token,)
+    assert stage.outbox.text == "She sells sea shells."
+    assert stage.scheduler.stats()["running"] == 1
+
+
+def test_the_end_token_is_neither_text_nor_a_token(stage: Stage, tokenizer: Any) -> None:
+    ids = tokenizer("Hello, how are you?")["input_ids"]
+    reply(stage, [*ids, tokenizer.eos_token_id], "stop", RequestParams())
+    assert stage.outbox.text == "Hello, how are you?"
+    assert stage.outbox.token_ids == ids
+    usage = Usage(prompt_tokens=7, text_tokens=len(ids))
+    assert stage.outbox.ended == [("r", "stop", usage)]
+    assert stage.scheduler.stats()["running"] == 0
+
+
+def test_a_reply_of_only_the_end_token_has_no_events(stage: Stage, tokenizer: Any) -> None:
+    reply(stage, [tokenizer.eos_token_id], "stop", RequestParams())
+    assert stage.outbox.events == []
+    assert stage.outbox.ended == [("r", "stop", Usage(prompt_tokens=7))]
+
+
+def test_an_ignored_end_token_is_a_token_without_text(stage: Stage, tokenizer: Any) -> None:
+    (letter,) = tokenizer("a")["input_ids"]
+    ids = [letter, tokenizer.eos_token_id, letter]
+    reply(stage, ids, "length", RequestParams(sampling=SamplingParams(ignore_eos=True)))
+    assert stage.outbox.text == "aa"
+    assert stage.outbox.token_ids == ids
+    assert stage.outbox.ended[0][1] == "length"
+
+
+def test_a_stop_token_of_the_request_is_left_out(stage: Stage, tokenizer: Any) -> None:
+    first, last = tokenizer("ab", add_special_tokens=False)["input_ids"][0], 5
+    params = RequestParams(stage_params={"thinker": SamplingParams(stop_token_ids=(last,))})
+    reply(stage, [first, last], "stop", params)
+    assert stage.outbox.token_ids == [first]
+
+
+def test_a_stop_string_is_held_back_and_never_shown(stage: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "one END"]
+    params = RequestParams(sampling=SamplingParams(stop=("END",)))
+    reply(stage, ids, "stop", params)
+    assert stage.outbox.text == "one "
+    assert stage.outbox.token_ids == ids
+    assert stage.outbox.ended[0][1] == "stop"
+
+
+def test_what_only_began_a_stop_string_is_shown_at_the_end(stage: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "the EN"]
+    reply(stage, ids, "length", RequestParams(sampling=SamplingParams(stop=("END",))))
+    assert stage.outbox.text == "the EN"
+
+
+def test_a_character_cut_by_the_token_limit_is_marked(stage: Stage, tokenizer: Any) -> None:
+    ids = tokenizer("🙂")["input_ids"][:-1]
+    reply(stage, ids, "length", RequestParams())
+    assert stage.outbox.text == tokenizer.decode(ids)
+    assert "\ufffd" in stage.outbox.text
+
+
+def test_replies_do_not_mix_and_abort_frees_one(stage: Stage, tokenizer: Any) -> None:
+    emoji = tokenizer("🙂")["input_ids"]
+    stage.open("a")
+    stage.open("b")
+    stage.push(emoji[0], request_id="a")
+    stage.inbox.put(Abort("a"))
+    for token in emoji[1:]:
+        stage.push(token, request_id="a")
+    for token in emoji:
+        stage.push(token, request_id="b")
+    stage.push(tokenizer.eos_token_id, "stop", request_id="b")
+    stage.wait_end()
+    assert stage.outbox.text == "🙂"
+    assert [ended[0] for ended in stage.outbox.ended] == ["b"]
+    assert stage.scheduler.stats()["running"] == 0
+    assert stage.scheduler.stats()["requests"] == 2
+
+
+def test_tokens_that_end_without_a_reason_fail_the_request(stage: Stage) -> None:
+    stage.open()
+    stage.push(5)
+    stage.inbox.put(ChunksDone("r", "thinker"))
+    stage.wait_end()
+    assert stage.outbox.failed[0].status == 500
+
+
+def test_an_empty_stop_string_fails_only_its_request(stage: Stage, tokenizer: Any) -> None:
+    stage.open("bad", RequestParams(sampling=SamplingParams(stop=("",))))
+    stage.wait()
+    assert stage.outbox.failed[0].status == 400
+    reply(stage, [tokenizer.eos_token_id], "stop", RequestParams())
+    stage.wait()
+    assert [ended[0] for ended in stage.outbox.ended] == ["r"]

@@ -1,0 +1,85 @@
+"""The declared topology: sound in every variant, light to import, every name resolvable."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from omni_core.graph import needed, problems
+from omni_core.specs import Ref, StageConfig
+from omni_qwen3.pipeline import QWEN3_OMNI
+
+VARIANTS = sorted(QWEN3_OMNI.variants)
+
+
+def refs(stage: StageConfig) -> Iterator[Ref]:
+    for field in fields(stage):
+        value = getattr(stage, field.name)
+        found = value.values() if isinstance(value, dict) else [value]
+        yield from (item for item in found if isinstance(item, Ref))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_graph_is_sound(variant: str) -> None:
+    assert problems(QWEN3_OMNI.variants[variant], QWEN3_OMNI.entry) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_name_resolves_to_something_callable(variant: str) -> None:
+    for stage in QWEN3_OMNI.variants[variant]:
+        for ref in refs(stage):
+            assert callable(ref.resolve()), ref.target
+    for described in (QWEN3_OMNI.describe, QWEN3_OMNI.build_tiny):
+        assert isinstance(described, Ref)
+        assert callable(described.resolve())
+
+
+def test_a_text_request_never_needs_the_speech_stages() -> None:
+    stages = QWEN3_OMNI.variants["speech"]
+    speech_only = needed(stages, ["text", "audio"]) - needed(stages, ["text"])
+    assert speech_only == {"talker_ar", "code2wav"}
+    assert {stage.name for stage in QWEN3_OMNI.variants["text"]} == needed(stages, ["text"])
+
+
+def test_cards_of_the_variants() -> None:
+    def cards(variant: str) -> dict[str, int]:
+        stages = QWEN3_OMNI.variants[variant]
+        return {stage.name: stage.gpu for stage in stages if isinstance(stage.gpu, int)}
+
+    assert set(cards("text").values()) == {0}
+    assert set(cards("speech_colocated").values()) == {0}
+    assert {name for name, card in cards("speech").items() if card == 1} == {
+        "talker_ar",
+        "code2wav",
+    }
+    colocated = QWEN3_OMNI.variants["speech_colocated"]
+    assert sum(stage.memory_fraction or 0 for stage in colocated) < 1
+    assert all(stage.process is None for stage in colocated), "a process per stage"
+
+
+def test_every_stage_has_a_process_on_the_cpu() -> None:
+    names = {stage.name for stages in QWEN3_OMNI.variants.values() for stage in stages}
+    assert set(QWEN3_OMNI.cpu_processes) == names
+
+
+def test_the_tiny_checkpoint_is_of_this_architecture(tiny_checkpoint: str) -> None:
+    config = json.loads((Path(tiny_checkpoint) / "config.json").read_text())
+    assert set(config["architectures"]) <= set(QWEN3_OMNI.architectures)
+
+
+def test_the_plugin_imports_neither_torch_nor_transformers() -> None:
+    script = (
+        "import sys, omni_qwen3\n"
+        "(pipeline,) = omni_qwen3.register_pipelines()\n"
+        "assert pipeline.name == 'qwen3-omni'\n"
+        "import omni_qwen3.defaults, omni_qwen3.edges, omni_qwen3.aggregate\n"
+        "heavy = {'torch', 'transformers', 'PIL', 'av'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
