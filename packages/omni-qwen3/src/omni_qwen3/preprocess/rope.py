@@ -55,7 +55,7 @@ def rope_index(
     transformers does: a video is then only found if a picture is still to come.
     """
     if image_grid_thw is None and video_grid_thw is None:
-        return _line(np.float32(0), len(ids)), 0.0
+        return _line(np.float32(0), len(ids)).copy(), 0.0
     walk = _Walk(
         ids,
         images=[] if image_grid_thw is None else image_grid_thw.tolist(),

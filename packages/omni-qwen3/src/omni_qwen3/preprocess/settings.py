@@ -77,7 +77,7 @@ def load_settings(model_path: str) -> Settings:
     image, video, audio = _processors(model_path)
     vision_config = thinker["vision_config"]
     return Settings(
-        prompt=load_prompt_config(model_path),
+        prompt=_prompt_config(thinker),
         image=_vision(image, vision_config, *_image_area(image)),
         video=_vision(video, vision_config, VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS),
         video_fps=float(video.get("fps") or DEFAULT_VIDEO_FPS),
@@ -122,16 +122,13 @@ def _vision(
     )
 
 
-def load_prompt_config(model_path: str, section: str = "thinker_config") -> PromptConfig:
-    """Ids and position constants of "thinker_config" or "talker_config"."""
-    config = read_json(model_path, "config.json")[section]
-    merge = config.get("spatial_merge_size") or config["vision_config"]["spatial_merge_size"]
+def _prompt_config(thinker: dict[str, Any]) -> PromptConfig:
     return PromptConfig(
-        image_token_id=config["image_token_id"],
-        video_token_id=config["video_token_id"],
-        audio_token_id=config["audio_token_id"],
-        vision_start_token_id=config["vision_start_token_id"],
-        audio_start_token_id=config["audio_start_token_id"],
-        position_id_per_seconds=float(config["position_id_per_seconds"]),
-        spatial_merge_size=int(merge),
+        image_token_id=thinker["image_token_id"],
+        video_token_id=thinker["video_token_id"],
+        audio_token_id=thinker["audio_token_id"],
+        vision_start_token_id=thinker["vision_start_token_id"],
+        audio_start_token_id=thinker["audio_start_token_id"],
+        position_id_per_seconds=float(thinker["position_id_per_seconds"]),
+        spatial_merge_size=int(thinker["vision_config"]["spatial_merge_size"]),
     )

@@ -7,6 +7,7 @@ processor does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,22 +42,22 @@ def expand(
     images, audios = iter(sizes.image_grids), iter(sizes.audio_lengths)
     videos = iter(zip(sizes.video_grids, sizes.second_per_grid, strict=True))
     merged = config.spatial_merge_size**2
-    pieces: list[IntArray] = []
+    expanded: list[int] = []
     for token in ids:
         if token == config.image_token_id:
-            pieces.append(np.full(int(np.prod(next(images))) // merged, token))
+            expanded += [token] * (math.prod(next(images)) // merged)
         elif token == config.audio_token_id:
-            pieces.append(np.full(audio_tokens(next(audios)), token))
+            expanded += [token] * audio_tokens(next(audios))
         elif token == config.video_token_id and sizes.use_audio_in_video:
             grid, seconds = next(videos)
             mixed = _with_sound(grid, seconds, audio_tokens(next(audios)), config)
-            ends = np.array([config.audio_start_token_id]), np.array([audio_end_token_id])
-            pieces += [ends[0], mixed, ends[1]]
+            expanded += [config.audio_start_token_id, *mixed.tolist(), audio_end_token_id]
         elif token == config.video_token_id:
-            pieces.append(np.full(int(np.prod(next(videos)[0])) // merged, token))
+            grid, _ = next(videos)
+            expanded += [token] * (math.prod(grid) // merged)
         else:
-            pieces.append(np.array([token]))
-    return np.concatenate(pieces, dtype=np.int64)
+            expanded.append(token)
+    return np.array(expanded, dtype=np.int64)
 
 
 def _with_sound(
