@@ -1,4 +1,4 @@
-"""Where processes listen: one socket file per process in a directory only the user may enter."""
+"""Where things lie in the directory of a run, which only its user may enter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Final
 COORDINATOR: Final = "coordinator"
 
 
-def address(directory: Path, process: str) -> str:
+def address(run_dir: Path, process: str) -> str:
     """The ZMQ address of a process."""
-    return f"ipc://{directory / process}.ipc"
+    return f"ipc://{run_dir / process}.ipc"
+
+
+def segments(run_dir: Path) -> Path:
+    """The directory of the shared-memory segments."""
+    return run_dir / "segments"

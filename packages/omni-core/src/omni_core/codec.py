@@ -11,7 +11,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,19 +21,23 @@ from omni_core.messages import AnyMessage
 from omni_core.relay.shm import SharedMemory
 
 Frame: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+_Kind: TypeAlias = Literal["numpy", "torch"]
 _TENSOR_EXT: Final = 1
 INLINE_LIMIT_BYTES: Final = 16 * 1024
 """Larger tensors go through shared memory: about where two copies cost more than a mapping."""
 
 
 class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
-    kind: str
-    """"numpy" or "torch"."""
+    kind: _Kind
     dtype: str
     shape: tuple[int, ...]
     frame: int
     """Index of the frame with the bytes; 0 if they are in `segment`."""
     segment: str
+
+
+class _Address(msgspec.Struct):
+    request_id: str
 
 
 class Codec:
@@ -45,9 +49,16 @@ class Codec:
         self.bytes_shared = 0
 
     def encode(self, message: AnyMessage) -> list[Frame]:
-        """Frames to send, header first."""
+        """Frames to send, header first; they share no memory with the message.
+
+        TypeError or OverflowError if it holds anything but plain data and tensors.
+        """
         outgoing = _Outgoing(self._shm)
-        header = msgspec.msgpack.Encoder(enc_hook=outgoing.place).encode(message)
+        try:
+            header = msgspec.msgpack.Encoder(enc_hook=outgoing.place).encode(message)
+        except BaseException:
+            outgoing.discard()
+            raise
         self.bytes_inline += outgoing.bytes_inline
         self.bytes_shared += outgoing.bytes_shared
         return [header, *outgoing.frames]
@@ -58,8 +69,15 @@ class Codec:
         decoder = msgspec.msgpack.Decoder(kind, ext_hook=incoming.tensor, dec_hook=_expect_instance)
         try:
             return decoder.decode(frames[0])
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as exc:
             raise ProtocolError(f"undecodable message: {exc}") from exc
+
+    def request_of(self, frames: Sequence[Frame]) -> str | None:
+        """The request a message that `decode` refused was about, if its header says so."""
+        try:
+            return msgspec.msgpack.decode(frames[0], type=_Address).request_id
+        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+            return None
 
 
 class _Outgoing:
@@ -67,6 +85,7 @@ class _Outgoing:
 
     def __init__(self, shm: SharedMemory | None) -> None:
         self._shm = shm
+        self._segments: list[str] = []
         self.frames: list[Frame] = []
         self.bytes_inline = 0
         self.bytes_shared = 0
@@ -77,13 +96,20 @@ class _Outgoing:
         frame, segment = 0, ""
         if self._shm is not None and data.nbytes > INLINE_LIMIT_BYTES:
             segment = self._shm.write(data)
+            self._segments.append(segment)
             self.bytes_shared += data.nbytes
         else:
-            self.frames.append(data)
+            self.frames.append(bytes(data))  # the sender may reuse its buffer at once
             frame = len(self.frames)
             self.bytes_inline += data.nbytes
         ref = _TensorRef(kind, dtype, shape, frame, segment)
         return msgspec.msgpack.Ext(_TENSOR_EXT, msgspec.msgpack.encode(ref))
+
+    def discard(self) -> None:
+        """The message will not be sent."""
+        if self._shm is not None:
+            for segment in self._segments:
+                self._shm.discard(segment)
 
 
 class _Incoming:
@@ -98,7 +124,11 @@ class _Incoming:
         if code != _TENSOR_EXT:
             raise ProtocolError(f"unknown extension {code}")
         ref = msgspec.msgpack.decode(data, type=_TensorRef)
-        return _rebuild(ref, self._bytes(ref))
+        payload = self._bytes(ref)
+        try:
+            return _rebuild(ref, payload)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
 
     def _bytes(self, ref: _TensorRef) -> Frame:
         if ref.frame > 0:
@@ -111,7 +141,7 @@ class _Incoming:
         return self._shm.read(ref.segment)
 
 
-def _raw(value: object) -> tuple[str, str, tuple[int, ...], memoryview]:
+def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
     if isinstance(value, np.ndarray):
         array = np.ascontiguousarray(value)
         return "numpy", array.dtype.str, value.shape, array.reshape(-1).view(np.uint8).data

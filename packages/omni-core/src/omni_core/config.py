@@ -10,12 +10,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 from omni_core import graph
 from omni_core.errors import ConfigError
 from omni_core.messages import StageDoc
 from omni_core.specs import PipelineConfig, Ref, Resolvable, StageConfig
+from omni_core.types import Modality
 
 Layout: TypeAlias = Literal["auto", "per-stage"]
 
@@ -47,13 +49,16 @@ def architectures(model_path: str) -> tuple[str, ...]:
     """The "architectures" of a checkpoint's config.json; ConfigError says what is missing."""
     path = Path(model_path) / "config.json"
     try:
-        found = json.loads(path.read_text())["architectures"]
-    except FileNotFoundError as exc:
+        config = json.loads(path.read_bytes())
+    except OSError as exc:
         raise ConfigError(
             f"{model_path} holds no config.json; give the directory of a downloaded checkpoint"
         ) from exc
-    except (json.JSONDecodeError, KeyError) as exc:
-        raise ConfigError(f"{path} is not a model config with an 'architectures' list") from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path} is not JSON: {exc}") from exc
+    found = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{path} is not a model config with an 'architectures' list")
     return tuple(found)
 
 
@@ -90,8 +95,13 @@ def resolve_stages(
     return resolved
 
 
-def to_doc(stage: StageConfig, *, device: str, dtype: str) -> StageDoc:
-    """A stage for the wire; every reference is resolved once here, before any process starts."""
+def to_doc(
+    stage: StageConfig, *, device: str, dtype: str, serves: Mapping[str, tuple[Modality, ...]]
+) -> StageDoc:
+    """A stage for the wire; every reference is resolved once here, before any process starts.
+
+    `serves` names the modalities of the terminals behind each of its `next`.
+    """
     checked = {
         field: _name(stage, field, getattr(stage, field))
         for field in ("wait_for_fn", "merge_fn", "route_fn")
@@ -109,6 +119,7 @@ def to_doc(stage: StageConfig, *, device: str, dtype: str) -> StageDoc:
             target: _name(stage, "project_payload", fn) or ""
             for target, fn in stage.project_payload.items()
         },
+        serves=dict(serves),
         terminal=stage.terminal,
         memory_fraction=stage.memory_fraction,
         max_batch=stage.max_batch,
@@ -151,7 +162,9 @@ def _apply_option(
         value = text if isinstance(default, str) else json.loads(text)
     except json.JSONDecodeError:
         return [f"--{key}: cannot read {text!r}; the default is {default!r}"]
-    if default is not None and not isinstance(value, type(default)):
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if default is not None and type(value) is not type(default):
         return [f"--{key}: {text!r} must be a {type(default).__name__} like {default!r}"]
     stages[stage.name] = dataclasses.replace(stage, options={**stage.options, field: value})
     return []
@@ -174,10 +187,13 @@ def _name(stage: StageConfig, field: str, value: Resolvable | None) -> str | Non
 def _written(stage: StageConfig, field: str, value: Resolvable) -> str:
     if isinstance(value, Ref):
         return value.target
-    target = f"{value.__module__}:{value.__qualname__}"
-    if "<" in target or "." in value.__qualname__:
-        raise ConfigError(
-            f"stage {stage.name!r}: {field} is {target}; stages run in other processes, "
-            "so name a function at the top level of a module"
-        )
-    return target
+    if isinstance(value, FunctionType | type):
+        target = f"{value.__module__}:{value.__qualname__}"
+        if value.__module__ != "__main__" and "." not in value.__qualname__:
+            return target
+    else:
+        target = repr(value)
+    raise ConfigError(
+        f"stage {stage.name!r}: {field} is {target}; stages run in other processes, "
+        "so name a function or class at the top level of an importable module"
+    )

@@ -153,6 +153,15 @@ _KINDS: dict[str, type[OmniError]] = {
 }
 
 
+def as_omni_error(exc: Exception) -> OmniError:
+    """`exc` itself, or a StageError that says what it was and keeps it as its cause."""
+    if isinstance(exc, OmniError):
+        return exc
+    error = StageError(f"{type(exc).__name__}: {exc}")
+    error.__cause__ = exc
+    return error
+
+
 def from_info(info: ErrorInfo) -> OmniError:
     """Rebuild the error that another process described."""
     error = _KINDS.get(info.kind, StageError)(info.message, code=info.code, param=info.param)

@@ -5,11 +5,17 @@ Pure functions over `StageConfig`. Knows nothing of processes or models.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from math import inf
+from typing import Final
 
+from omni_core.addresses import COORDINATOR
 from omni_core.specs import StageConfig
 from omni_core.types import Modality
+
+_PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def problems(stages: Sequence[StageConfig], entry: str) -> list[str]:
@@ -46,8 +52,18 @@ def needed(stages: Sequence[StageConfig], modalities: Iterable[Modality]) -> set
     """The stages a request for these modalities can visit: all from which a wanted terminal is
     reachable."""
     wanted = set(modalities)
-    terminals = {stage.name for stage in stages if stage.terminal in wanted}
-    return {stage.name for stage in stages if reachable(stages, stage.name) & terminals}
+    return {name for name, behind in served(stages).items() if wanted.intersection(behind)}
+
+
+def served(stages: Sequence[StageConfig]) -> dict[str, tuple[Modality, ...]]:
+    """{stage: modalities of the terminals reachable from it}, itself included."""
+    terminals = {stage.name: stage.terminal for stage in stages}
+    return {
+        stage.name: tuple(
+            sorted({kind for name in reachable(stages, stage.name) if (kind := terminals[name])})
+        )
+        for stage in stages
+    }
 
 
 def _stage_problems(stage: StageConfig, names: Sequence[str]) -> list[str]:
@@ -66,8 +82,22 @@ def _stage_problems(stage: StageConfig, names: Sequence[str]) -> list[str]:
         ]
     if not stage.next and stage.terminal is None:
         found.append(f"stage {stage.name!r}: give it next, or terminal if requests end there")
+    process = stage.process or stage.name
+    if process == COORDINATOR or not _PROCESS_NAME.fullmatch(process):
+        found.append(
+            f"stage {stage.name!r}: process is {process!r}; use up to 64 letters, digits, '_', '-' "
+            f"and '.', and not {COORDINATOR!r}"
+        )
+    for field, fn in (("wait_for_fn", stage.wait_for_fn), ("merge_fn", stage.merge_fn)):
+        if fn is not None and not stage.wait_for:
+            found.append(f"stage {stage.name!r}: {field} needs wait_for, the sources to gather")
     if len(stage.wait_for) > 1 and stage.merge_fn is None:
         found.append(f"stage {stage.name!r}: wait_for has several sources; set merge_fn")
+    return found + _number_problems(stage)
+
+
+def _number_problems(stage: StageConfig) -> list[str]:
+    found = []
     if stage.tp_size != 1 or stage.replicas != 1:
         found.append(f"stage {stage.name!r}: tp_size and replicas above 1 are not supported")
     for field, value in (
@@ -76,6 +106,17 @@ def _stage_problems(stage: StageConfig, names: Sequence[str]) -> list[str]:
     ):
         if value < 1:
             found.append(f"stage {stage.name!r}: {field} is {value}; it must be at least 1")
+    if not 0 <= stage.max_wait_ms < inf:
+        found.append(
+            f"stage {stage.name!r}: max_wait_ms is {stage.max_wait_ms}; it must be 0 or more"
+        )
+    if stage.memory_fraction is not None and not 0 < stage.memory_fraction <= 1:
+        found.append(
+            f"stage {stage.name!r}: memory_fraction is {stage.memory_fraction}; "
+            "it is a share of one card, above 0 and at most 1"
+        )
+    if any(card < 0 for card in _cards(stage)):
+        found.append(f"stage {stage.name!r}: gpu is {stage.gpu}; cards count from 0")
     return found
 
 
@@ -102,8 +143,7 @@ def _walk_problems(stages: Sequence[StageConfig], entry: str) -> list[str]:
 def _memory_problems(stages: Sequence[StageConfig]) -> list[str]:
     shares: dict[int, float] = {}
     for stage in stages:
-        cards = (stage.gpu,) if isinstance(stage.gpu, int) else stage.gpu or ()
-        for card in cards:
+        for card in _cards(stage):
             shares[card] = shares.get(card, 0.0) + (stage.memory_fraction or 0.0)
     return [
         f"cuda:{card}: the memory_fraction of its stages sums to {share:.2f}; "
@@ -111,6 +151,10 @@ def _memory_problems(stages: Sequence[StageConfig]) -> list[str]:
         for card, share in sorted(shares.items())
         if share > 1.0 + 1e-9
     ]
+
+
+def _cards(stage: StageConfig) -> tuple[int, ...]:
+    return (stage.gpu,) if isinstance(stage.gpu, int) else stage.gpu or ()
 
 
 def _suggest(name: str, names: Iterable[str]) -> str:

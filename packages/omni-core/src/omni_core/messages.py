@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from omni_core.errors import ErrorInfo
-from omni_core.types import Event, FinishReason, RequestParams, Usage
+from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
 PROTOCOL_VERSION = 1
 
@@ -30,6 +30,8 @@ class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
     merge_fn: str | None = None
     route_fn: str | None = None
     project_payload: dict[str, str] = {}
+    serves: dict[str, tuple[Modality, ...]] = {}
+    """{target: modalities of the terminals it leads to}; other requests are not sent there."""
     terminal: str | None = None
     memory_fraction: float | None = None
     max_batch: int = 1

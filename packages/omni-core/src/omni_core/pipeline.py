@@ -110,6 +110,8 @@ class Pipeline:
         )
 
     async def __aenter__(self) -> Pipeline:
+        if self._runtime is not None:
+            raise NotReadyError("a pipeline is entered once; load it again for another run")
         self._runtime = Runtime(self._plan, self._on_progress)
         try:
             await self._runtime.start()

@@ -20,7 +20,7 @@ from omni_core import graph
 from omni_core.errors import NotReadyError, OmniError, RequestError, StageDiedError, from_info
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, ToStage
 from omni_core.specs import StageConfig
-from omni_core.types import Event, Finished, FinishReason, Request, StageSpan, Usage
+from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
 
 StageState: TypeAlias = Literal["starting", "ready", "dead"]
 Send: TypeAlias = Callable[[str, ToStage], None]
@@ -56,20 +56,15 @@ class Coordinator:
         self._send = send
         self._active: dict[str, Active] = {}
         self._numbers = itertools.count()
+        self._closed: OmniError | None = None
         self.states: dict[str, StageState] = dict.fromkeys(self._stages, "starting")
 
     def submit(self, request: Request) -> Active:
         """Start a request; its events appear on `Active.events`."""
-        wanted = request.params.modalities
-        emitted = {stage.terminal for stage in self._stages.values()}
-        for modality in wanted:
-            if modality not in emitted:
-                raise RequestError(
-                    f"this pipeline does not produce {modality}; "
-                    f"ask for {', '.join(sorted(filter(None, emitted)))}",
-                    param="modalities",
-                )
-        needed = graph.needed(list(self._stages.values()), wanted)
+        if self._closed is not None:
+            raise self._closed
+        self._check_modalities(request.params.modalities)
+        needed = graph.needed(list(self._stages.values()), request.params.modalities)
         down = sorted(name for name in needed if self.states[name] != "ready")
         if down:
             raise NotReadyError(f"not ready: {', '.join(down)}; retry in a moment")
@@ -111,7 +106,8 @@ class Coordinator:
 
     def process_ready(self, stage: str) -> None:
         """A stage takes requests now."""
-        self.states[stage] = "ready"
+        if stage in self.states:
+            self.states[stage] = "ready"
 
     def process_died(self, process: str, detail: str) -> None:
         """Fail every request that could visit a stage of this process."""
@@ -123,8 +119,14 @@ class Coordinator:
             if active.needed & lost:
                 self._fail(active, StageDiedError(error))
 
-    def fail_all(self, error: OmniError) -> None:
-        """End every request with an error (shutdown)."""
+    def fail_request(self, request_id: str, error: OmniError) -> None:
+        """End one request with an error; ignored if it has ended."""
+        if active := self._active.get(request_id):
+            self._fail(active, error)
+
+    def close(self, error: OmniError) -> None:
+        """End every request with an error and refuse new ones with it."""
+        self._closed = error
         for active in list(self._active.values()):
             self._fail(active, error)
 
@@ -132,6 +134,18 @@ class Coordinator:
     def in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._active)
+
+    def _check_modalities(self, wanted: Sequence[Modality]) -> None:
+        emitted = {stage.terminal for stage in self._stages.values()}
+        choices = ", ".join(sorted(filter(None, emitted)))
+        if not wanted:
+            raise RequestError(f"name a modality: {choices}", param="modalities")
+        for modality in wanted:
+            if modality not in emitted:
+                raise RequestError(
+                    f"this pipeline does not produce {modality}; ask for {choices}",
+                    param="modalities",
+                )
 
     def _stage_done(self, active: Active, done: Done) -> None:
         active.done.add(done.stage)

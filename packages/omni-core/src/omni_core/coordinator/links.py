@@ -12,18 +12,27 @@ import zmq.asyncio
 
 from omni_core.addresses import COORDINATOR, address
 from omni_core.codec import Codec
+from omni_core.errors import ProtocolError
 from omni_core.messages import ToCoordinator, ToStage
+
+
+class BadMessageError(ProtocolError):
+    """Undecodable frames; `request_id` is that of the request they were about, if they say so."""
+
+    def __init__(self, message: str, request_id: str | None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
 
 
 class CoordinatorLinks:
     """Sends never wait; receives are awaited one message at a time, in order."""
 
-    def __init__(self, sockets_dir: Path, codec: Codec) -> None:
-        self._sockets_dir = sockets_dir
+    def __init__(self, run_dir: Path, codec: Codec) -> None:
+        self._run_dir = run_dir
         self._codec = codec
         self._context = zmq.asyncio.Context()
         self._inbound = self._context.socket(zmq.PULL)
-        self._inbound.bind(address(sockets_dir, COORDINATOR))
+        self._inbound.bind(address(run_dir, COORDINATOR))
         self._outbound_context = zmq.Context()
         self._peers: dict[str, zmq.Socket[bytes]] = {}
 
@@ -32,9 +41,12 @@ class CoordinatorLinks:
         self._socket(process).send_multipart(self._codec.encode(message), copy=False)
 
     async def receive(self) -> ToCoordinator:
-        """The next message of any stage."""
+        """The next message of any stage; a BadMessageError costs that message only."""
         frames = await self._inbound.recv_multipart()
-        message: ToCoordinator = self._codec.decode(frames, ToCoordinator)
+        try:
+            message: ToCoordinator = self._codec.decode(frames, ToCoordinator)
+        except ProtocolError as exc:
+            raise BadMessageError(exc.message, self._codec.request_of(frames)) from exc
         return message
 
     def close(self) -> None:
@@ -46,6 +58,6 @@ class CoordinatorLinks:
         if process not in self._peers:
             outbound = self._outbound_context.socket(zmq.PUSH)
             outbound.setsockopt(zmq.SNDHWM, 0)
-            outbound.connect(address(self._sockets_dir, process))
+            outbound.connect(address(self._run_dir, process))
             self._peers[process] = outbound
         return self._peers[process]

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from omni_core.addresses import segments
 from omni_core.codec import Codec
 from omni_core.config import to_doc
 from omni_core.coordinator.coordinator import Coordinator, StageState
 from omni_core.coordinator.launcher import Launcher
-from omni_core.coordinator.links import CoordinatorLinks
+from omni_core.coordinator.links import BadMessageError, CoordinatorLinks
 from omni_core.devices import stage_device
 from omni_core.errors import ConfigError, NotReadyError, ProtocolError, StageError
+from omni_core.graph import served
 from omni_core.messages import (
     PROTOCOL_VERSION,
     Crash,
@@ -39,13 +40,15 @@ from omni_core.messages import (
     StatsReply,
     ToCoordinator,
 )
-from omni_core.relay.shm import SharedMemory, create_run_directory, remove_run_directory
+from omni_core.relay.shm import RunDirectory, SharedMemory
 from omni_core.specs import StageConfig
 
 _STALL_S: Final = 300.0
 """Start-up fails when no stage has reported anything for this long."""
 _STATS_TIMEOUT_S: Final = 5.0
 _STOP_GRACE_S: Final = 8.0
+
+log = logging.getLogger("omni.runtime")
 
 PipelineState: TypeAlias = Literal["starting", "ready", "degraded", "closing"]
 
@@ -90,10 +93,16 @@ class Runtime:
     def __init__(self, plan: Plan, on_progress: Callable[[str, str], None]) -> None:
         self._plan = plan
         self._on_progress = on_progress
-        self._sockets_dir = Path(tempfile.mkdtemp(prefix="omni-"))  # mkdtemp makes it 0700
-        self._shm_dir = create_run_directory()
-        self._links = CoordinatorLinks(self._sockets_dir, Codec(SharedMemory(self._shm_dir)))
-        self._launcher = Launcher(self._sockets_dir, self._shm_dir, self._process_ended)
+        with ExitStack() as undo:
+            run = RunDirectory()
+            undo.callback(run.remove)
+            shm_dir = segments(run.path)
+            shm_dir.mkdir(mode=0o700)
+            self._links = CoordinatorLinks(run.path, Codec(SharedMemory(shm_dir)))
+            undo.callback(self._links.close)
+            self._release = undo.pop_all()
+        self.run_dir = run.path
+        self._launcher = Launcher(run.path, self._process_ended)
         self.coordinator = Coordinator(plan.stages, plan.entry, self._links.send)
         self._news = asyncio.Event()
         self._setups: dict[str, Setup] = {}
@@ -114,32 +123,25 @@ class Runtime:
         for name, stages in self._plan.processes.items():
             env = {**threads, **{k: v for stage in stages for k, v in stage.env.items()}}
             await self._launcher.start(name, env)
-        while any(state == "starting" for state in self.coordinator.states.values()):
-            self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), _STALL_S)
-            except TimeoutError as exc:
-                slow = [n for n, s in self.coordinator.states.items() if s == "starting"]
-                raise StageError(
-                    f"start-up stalled: no news of {', '.join(slow)} for {_STALL_S:.0f} s"
-                ) from exc
-            if self._startup_error is not None:
-                raise self._startup_error
+        await self._until_ready()
 
     async def close(self) -> None:
         """Fail what is in flight, stop the processes, free sockets and shared memory."""
         self._closing = True
         self.serving = False
-        self.coordinator.fail_all(NotReadyError("the server is shutting down; retry elsewhere"))
-        if self._receiver is not None:
-            for process in self._plan.processes:
-                self._links.send(process, Shutdown())
-            await self._launcher.stop(_STOP_GRACE_S)
-            self._receiver.cancel()
-            await asyncio.wait([self._receiver])
-        self._links.close()
-        remove_run_directory(self._shm_dir)
-        shutil.rmtree(self._sockets_dir, ignore_errors=True)
+        self.coordinator.close(NotReadyError("the server is shutting down; retry elsewhere"))
+        try:
+            if self._receiver is not None:
+                for process in self._plan.processes:
+                    self._links.send(process, Shutdown())
+                await self._launcher.stop(_STOP_GRACE_S)
+                self._receiver.cancel()
+                await asyncio.wait([self._receiver])
+        finally:  # cancelled: the owner is in a hurry
+            self._launcher.kill()
+            if self._receiver is not None:
+                self._receiver.cancel()
+            self._release.close()
 
     def health(self) -> Health:
         """State now."""
@@ -159,6 +161,8 @@ class Runtime:
 
     async def stats(self) -> dict[str, dict[str, float]]:
         """Counters of the stages that answer in time."""
+        if self._closing:
+            return {}
         query_id = next(self._query_ids)
         replies: asyncio.Queue[StatsReply] = asyncio.Queue()
         self._queries[query_id] = replies
@@ -181,9 +185,30 @@ class Runtime:
             del self._queries[query_id]
         return found
 
+    async def _until_ready(self) -> None:
+        while self._startup_error is None:
+            slow = [n for n, state in self.coordinator.states.items() if state == "starting"]
+            if not slow:
+                return
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), _STALL_S)
+            except TimeoutError as exc:
+                raise StageError(
+                    f"start-up stalled: no news of {', '.join(slow)} for {_STALL_S:.0f} s"
+                ) from exc
+        raise self._startup_error
+
     async def _receive(self) -> None:
         while True:
-            self._dispatch(await self._links.receive())
+            try:
+                message = await self._links.receive()
+            except BadMessageError as exc:
+                log.error("%s", exc)
+                if exc.request_id is not None:
+                    self.coordinator.fail_request(exc.request_id, exc)
+            else:
+                self._dispatch(message)
 
     def _dispatch(self, message: ToCoordinator) -> None:
         match message:
@@ -207,6 +232,9 @@ class Runtime:
         self._news.set()
 
     def _greet(self, hello: Hello) -> None:
+        if hello.process not in self._setups:
+            log.error("an unknown process %r (pid %d) says hello", hello.process, hello.pid)
+            return
         if hello.version != PROTOCOL_VERSION:
             self._startup_error = ProtocolError(
                 f"stage process {hello.process!r} speaks version {hello.version}, the coordinator "
@@ -218,13 +246,19 @@ class Runtime:
     def _describe_processes(self) -> dict[str, Setup]:
         """What each process will build; resolves every reference before any process starts."""
         home = {stage.name: stage.process or stage.name for stage in self._plan.stages}
+        modalities = served(self._plan.stages)
         return {
             process: Setup(
                 version=PROTOCOL_VERSION,
                 model_path=self._plan.model_path,
                 ar_engine=self._plan.ar_engine,
                 stages=tuple(
-                    to_doc(stage, device=stage_device(stage), dtype=self._plan.dtype)
+                    to_doc(
+                        stage,
+                        device=stage_device(stage),
+                        dtype=self._plan.dtype,
+                        serves={target: modalities[target] for target in stage.next},
+                    )
                     for stage in stages
                 ),
                 home=home,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol, assert_never
 
 from omni_core.engine.base import Engine, EngineRequest, RequestFailedError, StepOutput
-from omni_core.errors import OmniError
+from omni_core.errors import OmniError, as_omni_error
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 
 
@@ -28,7 +28,10 @@ class ARStage(Protocol):
 
 
 class OmniScheduler:
-    """Continuous batching: receive, step the engine, publish, until `Close`."""
+    """Continuous batching: receive, step the engine, publish, until `Close`.
+
+    What the stage raises for one request fails that request; what a step raises ends the loop.
+    """
 
     def __init__(self, engine: Engine, stage: ARStage) -> None:
         self._engine = engine
@@ -63,9 +66,9 @@ class OmniScheduler:
                 case Work():
                     self._admit(item, outbox)
                 case Chunk():
-                    self._feed(item.request_id, item.data)
+                    self._feed(item.request_id, item.data, outbox)
                 case ChunksDone():
-                    self._feed(item.request_id, None)
+                    self._feed(item.request_id, None, outbox)
                 case Abort():
                     self._drop(item.request_id)
                 case Close():
@@ -81,28 +84,43 @@ class OmniScheduler:
             if request is None:
                 return
             self._engine.add(request)
-        except OmniError as exc:
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             self._stage.forget(work.request_id)
-            outbox.fail(work.request_id, exc)
+            outbox.fail(work.request_id, as_omni_error(exc))
             return
         self._requests[work.request_id] = request
 
-    def _feed(self, request_id: str, chunk: object) -> None:
-        if request_id in self._requests:
+    def _feed(self, request_id: str, chunk: object, outbox: Outbox) -> None:
+        if request_id not in self._requests:
+            return
+        try:
             self._engine.feed(request_id, chunk)
+        except Exception as exc:  # noqa: BLE001 - request edge: a bad chunk fails its request
+            self._fail(request_id, as_omni_error(exc), outbox)
 
     def _step(self, outbox: Outbox) -> None:
         try:
             outputs = self._engine.step()
         except RequestFailedError as failed:
-            self._drop(failed.request_id)
-            outbox.fail(failed.request_id, failed.error)
+            self._fail(failed.request_id, failed.error, outbox)
             return
         for output in outputs:
-            request = self._requests[output.request_id]
-            if output.finish_reason is not None:
-                del self._requests[output.request_id]
+            self._publish(output, outbox)
+
+    def _publish(self, output: StepOutput, outbox: Outbox) -> None:
+        request = self._requests[output.request_id]
+        if output.finish_reason is not None:
+            del self._requests[output.request_id]
+        try:
             self._stage.publish(request, output, outbox)
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad reply fails alone
+            self._fail(output.request_id, as_omni_error(exc), outbox)
+
+    def _fail(self, request_id: str, error: OmniError, outbox: Outbox) -> None:
+        self._requests.pop(request_id, None)
+        self._engine.abort(request_id)
+        self._stage.forget(request_id)
+        outbox.fail(request_id, error)
 
     def _drop(self, request_id: str) -> None:
         if self._requests.pop(request_id, None) is not None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, assert_never
 
-from omni_core.errors import OmniError, StageError
+from omni_core.errors import OmniError, StageError, as_omni_error
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 from omni_core.types import Payload
 
@@ -90,31 +90,35 @@ class SimpleScheduler:
                 self._publish(work, result, outbox)
 
     def _take_batch(self) -> list[Work]:
+        """The next batch; empty once the stage closes."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing)
-            deadline = time.monotonic() + self._max_wait_s
-            while not self._closing and len(self._waiting) < self._max_batch:
-                if not self._changed.wait(timeout=max(0.0, deadline - time.monotonic())):
-                    break
-            if self._closing:
-                return []
-            size = min(self._max_batch, len(self._waiting))
-            batch = [self._waiting.popleft() for _ in range(size)]
-            self._running.update(work.request_id for work in batch)
-            self._batches += bool(batch)
-        return batch or self._take_batch()
+            while not self._closing:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._wait_for_company()
+                if self._waiting and not self._closing:  # not aborted or taken meanwhile
+                    size = min(self._max_batch, len(self._waiting))
+                    batch = [self._waiting.popleft() for _ in range(size)]
+                    self._running.update(work.request_id for work in batch)
+                    self._batches += 1
+                    return batch
+        return []
+
+    def _wait_for_company(self) -> None:
+        deadline = time.monotonic() + self._max_wait_s
+        while 0 < len(self._waiting) < self._max_batch and not self._closing:
+            if not self._changed.wait(timeout=max(0.0, deadline - time.monotonic())):
+                return
 
     def _results(self, batch: list[Work]) -> Sequence[Payload | OmniError]:
         try:
-            return self._compute(batch)
+            results = self._compute(batch)
+            if len(results) != len(batch):
+                raise StageError(f"{len(results)} results for a batch of {len(batch)}")
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             if len(batch) > 1:
                 return [result for work in batch for result in self._results([work])]
-            if isinstance(exc, OmniError):
-                return [exc]
-            error = StageError(f"{type(exc).__name__}: {exc}")
-            error.__cause__ = exc
-            return [error]
+            return [as_omni_error(exc)]
+        return results
 
     def _publish(self, work: Work, result: Payload | OmniError, outbox: Outbox) -> None:
         with self._changed:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import numpy as np
 
-from omni_core.errors import OmniError, StageError
+from omni_core.errors import StageError, as_omni_error
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 from omni_core.types import AudioDelta, FloatArray, IntArray, Payload, RequestParams
+
+_CODE_DIMENSIONS: Final = 2
 
 
 class StreamingVocoder(Protocol):
@@ -86,8 +88,7 @@ class StreamingScheduler:
                 case Work():
                     self._open(item, outbox)
                 case Chunk():
-                    if reply := self._replies.get(item.request_id):
-                        reply.codes.append(item.data)
+                    self._take_in(item, outbox)
                 case ChunksDone():
                     if reply := self._replies.get(item.request_id):
                         reply.ended = True
@@ -103,10 +104,21 @@ class StreamingScheduler:
         self._requests += 1
         try:
             state = self._vocoder.open(work.params, work.payload)
-        except OmniError as exc:
-            outbox.fail(work.request_id, exc)
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
+            outbox.fail(work.request_id, as_omni_error(exc))
             return
         self._replies[work.request_id] = _Reply(state)
+
+    def _take_in(self, chunk: Chunk, outbox: Outbox) -> None:
+        reply, codes = self._replies.get(chunk.request_id), chunk.data
+        if reply is None:
+            return
+        if not isinstance(codes, np.ndarray) or codes.ndim != _CODE_DIMENSIONS:
+            self._drop(chunk.request_id)
+            error = StageError(f"{chunk.source!r} must stream numpy int64 (groups, frames) codes")
+            outbox.fail(chunk.request_id, error)
+        elif codes.shape[1]:
+            reply.codes.append(codes)
 
     def _push(self, ready: dict[str, _Reply], outbox: Outbox) -> None:
         codes = [_take(reply.codes, self._max_frames) for reply in ready.values()]
@@ -115,7 +127,7 @@ class StreamingScheduler:
         except Exception as exc:  # noqa: BLE001 - request edge: a failed push ends its own replies
             for rid in ready:
                 self._drop(rid)
-                outbox.fail(rid, StageError(f"vocoder: {type(exc).__name__}: {exc}"))
+                outbox.fail(rid, as_omni_error(exc))
             return
         for (rid, reply), taken, audio in zip(ready.items(), codes, samples, strict=True):
             reply.frames += taken.shape[1]
@@ -123,7 +135,13 @@ class StreamingScheduler:
             self._emit(rid, audio, outbox)
 
     def _finish(self, request_id: str, outbox: Outbox) -> None:
-        self._emit(request_id, self._vocoder.flush(self._replies[request_id].state), outbox)
+        try:
+            tail = self._vocoder.flush(self._replies[request_id].state)
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad reply fails alone
+            self._drop(request_id)
+            outbox.fail(request_id, as_omni_error(exc))
+            return
+        self._emit(request_id, tail, outbox)
         self._drop(request_id)
         outbox.complete(request_id)
 

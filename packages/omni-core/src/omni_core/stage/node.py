@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
-from omni_core.errors import ErrorInfo, OmniError, StageError
+from omni_core.errors import ErrorInfo, StageError, as_omni_error
 from omni_core.messages import DataReady, StageDoc, StreamChunk, StreamDone
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Scheduler, Work
 from omni_core.specs import Ref
@@ -18,7 +19,17 @@ from omni_core.stage.outbox import Links, StageOutbox
 from omni_core.types import Payload
 
 _TOMBSTONES: Final = 10_000
-"""Aborted ids remembered, against payloads still on their way. Ids are never used twice."""
+"""Ids remembered that take no more payloads, against those still on their way. Ids are never used
+twice."""
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """A request that is not complete yet."""
+
+    payloads: dict[str, Payload] = field(default_factory=dict)
+    early: list[Chunk | ChunksDone] = field(default_factory=list)
+    """Streamed by one source before another's payload came."""
 
 
 class StageNode:
@@ -44,42 +55,45 @@ class StageNode:
             Ref(doc.merge_fn).resolve() if doc.merge_fn else None
         )
         self._lock = threading.Lock()
-        self._gathered: dict[str, dict[str, Payload]] = {}
-        self._aborted: OrderedDict[str, None] = OrderedDict()
+        self._gathering: dict[str, _Gathering] = {}
+        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"stage-{doc.name}", daemon=True)
 
     def start(self) -> None:
         """Start the scheduler's loop."""
         self._thread.start()
 
-    def close(self, timeout_s: float) -> None:
-        """Ask the loop to leave and wait for it."""
+    def close(self) -> None:
+        """Ask the loop to leave."""
+        self._closing = True
         self._inbox.put(Close())
-        self._thread.join(timeout_s)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the loop has left, if it ever started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     def receive(self, message: DataReady | StreamChunk | StreamDone) -> None:
         """Take a message for this stage; called from the process loop and from sibling stages."""
-        match message:
-            case DataReady():
-                with self._lock:
+        with self._lock:
+            match message:
+                case DataReady():
                     self._enter(message)
-            case StreamChunk():
-                if self._outbox.holds(message.request_id):
-                    self._inbox.put(Chunk(message.request_id, message.source, message.data))
-            case StreamDone():
-                if self._outbox.holds(message.request_id):
-                    self._inbox.put(ChunksDone(message.request_id, message.source))
+                case StreamChunk():
+                    self._forward(Chunk(message.request_id, message.source, message.data))
+                case StreamDone():
+                    self._forward(ChunksDone(message.request_id, message.source))
 
     def abort(self, request_id: str) -> None:
-        """Drop the request, whether it is here or still on its way."""
+        """Drop the request, whether it is here or still on its way.
+
+        The loop is told even if the books hold nothing: the outbox may have failed the request in
+        the middle of the loop's work on it.
+        """
         with self._lock:
-            self._aborted[request_id] = None
-            if len(self._aborted) > _TOMBSTONES:
-                self._aborted.popitem(last=False)
-            self._gathered.pop(request_id, None)
-            held = self._outbox.holds(request_id)
+            self._settle(request_id)
             self._outbox.discard(request_id)
-        if held:
             self._inbox.put(Abort(request_id))
 
     def stats(self) -> dict[str, float]:
@@ -87,43 +101,58 @@ class StageNode:
         return {**self._scheduler.stats(), "held": self._outbox.held()}
 
     def _enter(self, message: DataReady) -> None:
-        if message.request_id in self._aborted:
+        request_id = message.request_id
+        if request_id in self._settled:
+            error = StageError(
+                f"stage {self.name!r} got a second payload, from {message.source!r}; name its "
+                "sources in wait_for, or route to it once"
+            )
+            self._outbox.fail(request_id, error)  # does nothing for a request that has ended
             return
-        self._outbox.begin(message.request_id, message.params)
-        payload: Payload | None = message.payload
-        if self._doc.wait_for:
-            payload = self._gather(message)
-        if payload is not None:
-            self._inbox.put(Work(message.request_id, message.params, payload))
-
-    def _gather(self, message: DataReady) -> Payload | None:
-        """The merged payload once all awaited sources have arrived."""
-        arrived = self._gathered.setdefault(message.request_id, {})
-        arrived[message.source] = message.payload
+        self._outbox.begin(request_id, message.params)
+        gathering = self._gathering.setdefault(request_id, _Gathering())
+        gathering.payloads[message.source] = message.payload
         try:
-            awaited: Any = self._doc.wait_for
-            if self._wait_for_fn is not None:
-                awaited = self._wait_for_fn(arrived)
-            if awaited is None or not set(awaited) <= set(arrived):
-                return None
-            del self._gathered[message.request_id]
-            return self._merge(arrived) if self._merge is not None else message.payload
+            if not self._is_complete(gathering.payloads):
+                return
+            payload = message.payload
+            if self._merge is not None:
+                payload = self._merge(gathering.payloads)
+            if not isinstance(payload, dict):
+                raise StageError(f"stage {self.name!r} got {type(payload).__name__}, not a dict")
         except Exception as exc:  # noqa: BLE001 - request edge: a plugin's merge may raise anything
-            self._gathered.pop(message.request_id, None)
-            self._outbox.fail(message.request_id, _as_omni_error(exc))
-            return None
+            self._settle(request_id)
+            self._outbox.fail(request_id, as_omni_error(exc))
+            return
+        self._settle(request_id)
+        self._inbox.put(Work(request_id, message.params, payload))
+        for item in gathering.early:
+            self._inbox.put(item)
+
+    def _is_complete(self, arrived: dict[str, Payload]) -> bool:
+        awaited: Collection[str] | None = self._doc.wait_for
+        if awaited and self._wait_for_fn is not None:
+            awaited = self._wait_for_fn(arrived)
+        return awaited is not None and set(awaited) <= set(arrived)
+
+    def _forward(self, item: Chunk | ChunksDone) -> None:
+        if gathering := self._gathering.get(item.request_id):
+            gathering.early.append(item)
+        elif self._outbox.holds(item.request_id):
+            self._inbox.put(item)
+
+    def _settle(self, request_id: str) -> None:
+        """No more payloads of this request are taken."""
+        self._gathering.pop(request_id, None)
+        self._settled[request_id] = None
+        if len(self._settled) > _TOMBSTONES:
+            self._settled.popitem(last=False)
 
     def _run(self) -> None:
         try:
             self._scheduler.run(self._inbox, self._outbox)
+            if not self._closing:
+                raise StageError("the loop ended without being asked to")
         except Exception as exc:
-            self._on_crash(self.name, _as_omni_error(exc).info(self.name))
+            self._on_crash(self.name, as_omni_error(exc).info(self.name))
             raise
-
-
-def _as_omni_error(exc: Exception) -> OmniError:
-    if isinstance(exc, OmniError):
-        return exc
-    error = StageError(f"{type(exc).__name__}: {exc}")
-    error.__cause__ = exc
-    return error

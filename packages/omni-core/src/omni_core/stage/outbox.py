@@ -5,16 +5,32 @@ Knows the stage's edges and the requests it holds. Knows nothing of sockets: `Li
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from omni_core.errors import OmniError
+import numpy as np
+
+from omni_core.errors import OmniError, StageError, as_omni_error
 from omni_core.messages import DataReady, Done, Emit, Fail, StageDoc, StreamChunk, StreamDone
 from omni_core.specs import Ref
-from omni_core.types import Event, FinishReason, Payload, RequestParams, Usage
+from omni_core.types import (
+    AudioDelta,
+    CodecDelta,
+    Event,
+    FinishReason,
+    Payload,
+    RequestParams,
+    Usage,
+)
+
+_SERVER_ERROR: Final = 500
+
+log = logging.getLogger("omni.stage")
 
 
 class Links(Protocol):
@@ -38,12 +54,15 @@ class _Held:
 
 
 class StageOutbox:
-    """Implements `Outbox` for one stage; calls for requests it no longer holds do nothing."""
+    """Implements `Outbox` for one stage; calls for requests it no longer holds do nothing.
+
+    What a plugin's route, projection or payload raises fails its request and nobody else.
+    """
 
     def __init__(self, doc: StageDoc, links: Links) -> None:
         self._doc = doc
         self._links = links
-        self._route: Callable[[RequestParams, Payload], list[str]] | None = (
+        self._route: Callable[[RequestParams, Payload], Collection[str]] | None = (
             Ref(doc.route_fn).resolve() if doc.route_fn else None
         )
         self._project: Mapping[str, Callable[[Payload], Payload]] = {
@@ -75,34 +94,23 @@ class StageOutbox:
         held = self._touch(request_id)
         if held is None:
             return
-        routed = self._doc.next
-        if self._route is not None:
-            routed = tuple(self._route(held.params, payload))
-        for name in routed if target is None else [t for t in routed if t == target]:
-            project = self._project.get(name)
-            held.opened.append(name)
-            self._links.deliver(
-                DataReady(
-                    request_id=request_id,
-                    source=self._doc.name,
-                    target=name,
-                    params=held.params,
-                    payload=project(payload) if project else payload,
-                )
-            )
+        with self._request_edge(request_id):
+            for name in self._targets(held.params, payload):
+                if target is None or name == target:
+                    self._hand_over(request_id, name, payload)
 
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """See `Outbox.stream`."""
         held = self._touch(request_id)
         if held is None:
             return
-        for name in self._streams(held):
-            if target is None or name == target:
-                self._links.deliver(
-                    StreamChunk(
-                        request_id=request_id, source=self._doc.name, target=name, data=data
+        source = self._doc.name
+        with self._request_edge(request_id):
+            for name in self._streams(held):
+                if target is None or name == target:
+                    self._links.deliver(
+                        StreamChunk(request_id=request_id, source=source, target=name, data=data)
                     )
-                )
 
     def stream_done(self, request_id: str) -> None:
         """See `Outbox.stream_done`."""
@@ -114,7 +122,10 @@ class StageOutbox:
 
     def emit(self, request_id: str, event: Event) -> None:
         """See `Outbox.emit`."""
-        if self._touch(request_id) is not None:
+        if self._touch(request_id) is None:
+            return
+        with self._request_edge(request_id):
+            _check_arrays(event)
             self._links.report(Emit(request_id=request_id, stage=self._doc.name, event=event))
 
     def done(self, request_id: str, usage: Usage | None = None) -> None:
@@ -132,25 +143,71 @@ class StageOutbox:
         with self._lock:
             held = self._held.pop(request_id, None)
         if held is not None:
-            self._links.report(
-                Fail(request_id=request_id, stage=self._doc.name, error=error.info(self._doc.name))
-            )
+            self._report_failure(request_id, error)
 
     def _end(self, request_id: str, usage: Usage | None, reason: FinishReason | None) -> None:
         with self._lock:
             held = self._held.pop(request_id, None)
         if held is None:
             return
-        self._links.report(
-            Done(
+        done = Done(
+            request_id=request_id,
+            stage=self._doc.name,
+            opened=tuple(held.opened),
+            usage=usage or Usage(),
+            finish_reason=reason,
+            start_s=held.start_s,
+            first_output_s=held.first_output_s,
+            end_s=time.monotonic(),
+        )
+        try:
+            self._links.report(done)
+        except (TypeError, OverflowError) as exc:  # a usage of something else than int
+            self._report_failure(request_id, as_omni_error(exc))
+
+    def _report_failure(self, request_id: str, error: OmniError) -> None:
+        if error.status >= _SERVER_ERROR:
+            log.error("request %s failed in %s", request_id, self._doc.name, exc_info=error)
+        info = error.info(self._doc.name)
+        self._links.report(Fail(request_id=request_id, stage=self._doc.name, error=info))
+
+    @contextlib.contextmanager
+    def _request_edge(self, request_id: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - request edge: a plugin's callables raise anything
+            self.fail(request_id, as_omni_error(exc))
+
+    def _targets(self, params: RequestParams, payload: Payload) -> list[str]:
+        """Where this request goes: as routed, less what leads to no modality it asked for."""
+        routed: Collection[str] = self._doc.next
+        if self._route is not None:
+            routed = self._route(params, payload)
+            if unknown := set(routed) - set(self._doc.next):
+                raise StageError(
+                    f"route_fn of stage {self._doc.name!r} returned {', '.join(sorted(unknown))}; "
+                    f"its next is {', '.join(self._doc.next)}"
+                )
+        wanted = set(params.modalities)
+        return [name for name in routed if wanted.intersection(self._doc.serves[name])]
+
+    def _hand_over(self, request_id: str, target: str, payload: Payload) -> None:
+        project = self._project.get(target)
+        seen = project(payload) if project else payload
+        with self._lock:
+            held = self._held.get(request_id)
+            if held is None:  # aborted meanwhile
+                return
+            if target in held.opened:
+                raise StageError(f"stage {self._doc.name!r} sent the request to {target!r} twice")
+            held.opened.append(target)
+        self._links.deliver(
+            DataReady(
                 request_id=request_id,
-                stage=self._doc.name,
-                opened=tuple(held.opened),
-                usage=usage or Usage(),
-                finish_reason=reason,
-                start_s=held.start_s,
-                first_output_s=held.first_output_s,
-                end_s=time.monotonic(),
+                source=self._doc.name,
+                target=target,
+                params=held.params,
+                payload=seen,
             )
         )
 
@@ -163,3 +220,15 @@ class StageOutbox:
 
     def _streams(self, held: _Held) -> list[str]:
         return [name for name in self._doc.stream_to if name in held.opened]
+
+
+def _check_arrays(event: Event) -> None:
+    """Refuse here, where the mistake is, what the coordinator could not read."""
+    if isinstance(event, AudioDelta) and not _is_array(event.samples, np.float32, 1):
+        raise StageError("AudioDelta.samples must be a numpy float32 array (n,)")
+    if isinstance(event, CodecDelta) and not _is_array(event.codes, np.int64, 2):
+        raise StageError("CodecDelta.codes must be a numpy int64 array (groups, frames)")
+
+
+def _is_array(value: object, dtype: type[np.generic], dimensions: int) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == dimensions

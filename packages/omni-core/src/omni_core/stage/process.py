@@ -6,9 +6,12 @@ Knows sockets and threads. Knows nothing of models: factories build the schedule
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Final, assert_never
 
 import zmq
 
-from omni_core.addresses import COORDINATOR, address
+from omni_core.addresses import COORDINATOR, address, segments
 from omni_core.codec import Codec, Frame
 from omni_core.errors import ErrorInfo, ProtocolError
 from omni_core.messages import (
@@ -41,30 +44,39 @@ from omni_core.messages import (
     ToStage,
 )
 from omni_core.relay.local import unshare
-from omni_core.relay.shm import SharedMemory
+from omni_core.relay.shm import SharedMemory, remove_tree
 from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.node import StageNode
 
 _CLOSE_TIMEOUT_S: Final = 5.0
+_ORPHAN_GRACE_S: Final = 2.0
+_LINGER_MS: Final = 200
+_BURST_MESSAGES: Final = 64
+"""Taken in one turn of the loop, so that a flood of input does not hold up output."""
+
+log = logging.getLogger("omni.stage")
 
 
 class StageProcess:
     """Everything one stage process owns. `run` is its main loop."""
 
-    def __init__(self, name: str, sockets_dir: Path, shm_dir: Path) -> None:
+    def __init__(self, name: str, run_dir: Path) -> None:
         self._name = name
-        self._sockets_dir = sockets_dir
-        self._codec = Codec(SharedMemory(shm_dir))
-        self._context = zmq.Context()
+        self._run_dir = run_dir
+        self._codec = Codec(SharedMemory(segments(run_dir)))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._inbound = self._context.socket(zmq.PULL)
-        self._inbound.bind(address(sockets_dir, name))
+        self._inbound.bind(address(run_dir, name))
         self._peers: dict[str, zmq.Socket[bytes]] = {}
         self._egress: deque[tuple[str, list[Frame]]] = deque()
+        self._flushing = threading.Lock()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
         self._home: dict[str, str] = {}
         self._stopping = False
+        self._orphaned = False
         self._exit_code = 0
 
     def run(self) -> int:
@@ -72,15 +84,12 @@ class StageProcess:
         poller = zmq.Poller()
         poller.register(self._inbound, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        parent = sys.stdin.fileno()  # closes when the parent is gone
-        poller.register(parent, zmq.POLLIN | zmq.POLLERR)
+        threading.Thread(target=self._watch_parent, name="parent", daemon=True).start()
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
         self._post(COORDINATOR, hello)
         while not self._stopping:
             self._flush()
             ready = dict(poller.poll())
-            if parent in ready:
-                self._stopping = True
             if self._wake_read.fileno() in ready:
                 self._wake_read.recv(4096)
             if self._inbound in ready:
@@ -105,15 +114,32 @@ class StageProcess:
     # -- the loop's verbs
 
     def _receive(self) -> None:
-        while self._inbound.poll(0):
+        for _ in range(_BURST_MESSAGES):
+            if not self._inbound.poll(0):
+                return
             frames = [frame.buffer for frame in self._inbound.recv_multipart(copy=False)]
-            message: ToStage = self._codec.decode(frames, ToStage)
-            self._dispatch(message)
+            try:
+                message: ToStage = self._codec.decode(frames, ToStage)
+            except ProtocolError as exc:
+                self._refuse(self._codec.request_of(frames), exc)
+            else:
+                self._dispatch(message)
+
+    def _refuse(self, request_id: str | None, error: ProtocolError) -> None:
+        """One bad message fails its own request, not the process."""
+        log.error("%s", error)
+        if request_id is not None:
+            info = error.info(self._name)
+            self._post(COORDINATOR, Fail(request_id=request_id, stage=self._name, error=info))
 
     def _dispatch(self, message: ToStage) -> None:
         match message:
             case DataReady() | StreamChunk() | StreamDone():
-                self._nodes[message.target].receive(message)
+                if node := self._nodes.get(message.target):
+                    node.receive(message)
+                else:
+                    error = ProtocolError(f"process {self._name!r} has no stage {message.target!r}")
+                    self._refuse(message.request_id, error)
             case AbortRequest():
                 for node in self._nodes.values():
                     node.abort(message.request_id)
@@ -186,26 +212,43 @@ class StageProcess:
             self._wake_write.send(b"\0")
 
     def _flush(self) -> None:
-        while self._egress:
-            peer, frames = self._egress.popleft()
-            self._socket(peer).send_multipart(frames, copy=False)
+        with self._flushing:  # factories may report from threads of their own
+            while self._egress:
+                peer, frames = self._egress.popleft()
+                self._socket(peer).send_multipart(frames, copy=False)
 
     def _socket(self, peer: str) -> zmq.Socket[bytes]:
         if peer not in self._peers:
             outbound = self._context.socket(zmq.PUSH)
             outbound.setsockopt(zmq.SNDHWM, 0)
-            outbound.connect(address(self._sockets_dir, peer))
+            outbound.connect(address(self._run_dir, peer))
             self._peers[peer] = outbound
         return self._peers[peer]
 
+    def _watch_parent(self) -> None:
+        """Leave when stdin closes, which it does when the parent is gone, whatever killed it."""
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        self._orphaned = self._stopping = True
+        self._wake()
+        time.sleep(_ORPHAN_GRACE_S)  # then the loop is stuck, in a factory for example
+        remove_tree(self._run_dir)
+        os._exit(1)
+
     def _close(self) -> None:
+        self._flush()  # news of a crash first
         for node in self._nodes.values():
-            node.close(_CLOSE_TIMEOUT_S)
+            node.close()
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        for node in self._nodes.values():
+            node.join(max(0.0, deadline - time.monotonic()))
         self._flush()
-        self._context.destroy(linger=200)
+        self._context.destroy(linger=_LINGER_MS)
+        if self._orphaned:
+            remove_tree(self._run_dir)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m omni_core.stage NAME SOCKETS_DIR SHM_DIR`; the launcher is its only caller."""
-    name, sockets_dir, shm_dir = arguments
-    return StageProcess(name, Path(sockets_dir), Path(shm_dir)).run()
+    """`python -m omni_core.stage NAME RUN_DIR`; the launcher is its only caller."""
+    name, run_dir = arguments
+    return StageProcess(name, Path(run_dir)).run()
