@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeForConditionalGeneration,
@@ -16,6 +17,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from omni_core.errors import ConfigError
 from omni_core.types import SamplingParams
 from omni_qwen3.defaults import describe, eos_token_ids, talker_defaults, thinker_defaults
+from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import load_settings
 
 
@@ -116,4 +118,6 @@ def test_settings_of_the_older_flat_file_equal_those_of_the_newer(checkpoint: Pa
     (checkpoint / "preprocessor_config.json").write_text(json.dumps(flat))
     old = load_settings(str(checkpoint))
     assert (old.image, old.video, old.prompt) == (new.image, new.video, new.prompt)
-    assert old.audio["feature_size"] == new.audio["feature_size"]
+    sound = np.sin(np.arange(8000, dtype=np.float32))
+    expected, _ = AudioFeatures(new.audio)([sound])
+    np.testing.assert_array_equal(AudioFeatures(old.audio)([sound])[0], expected)

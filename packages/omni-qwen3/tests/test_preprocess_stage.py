@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -251,6 +252,24 @@ def test_media_where_the_template_has_no_place_for_it(
     monkeypatch.setattr(preprocessor._chat, "_template", template)
     with pytest.raises(RequestError, match="no place for image"):
         preprocessor.prompt(user(media("image", png(32, 32))), RequestParams())
+
+
+def test_threads_do_not_disturb_each_other(preprocessor: Preprocessor) -> None:
+    def prompt(place: int) -> Any:
+        sound = media("audio", wav_bytes(tone(0.1 + place / 10), 16000))
+        picture = media("image", png(32 * (place + 2), 64))
+        words = TextPart(text=f"<|im_end|> {place} " * 20)
+        return preprocessor.prompt(user(sound, picture, words), RequestParams())
+
+    alone = [prompt(place) for place in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(prompt, range(8)))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
+        np.testing.assert_array_equal(
+            one["audio"]["input_features"], other["audio"]["input_features"]
+        )
+        np.testing.assert_array_equal(one["image"]["pixel_values"], other["image"]["pixel_values"])
 
 
 def context(tiny_checkpoint: str, **options: Any) -> StageContext:
