@@ -43,7 +43,7 @@ class Plugins:
 
     def discover(self) -> Plugins:
         """Load every installed plugin, or those the OMNI_PLUGINS list names; returns self."""
-        found = {point.name: point for point in entry_points(group=GROUP)}
+        found = _found()
         for name in _allowed(found):
             point = found[name]
             self.register(_load(point), name)
@@ -53,10 +53,10 @@ class Plugins:
 
     def register(self, module: ModuleType, name: str) -> None:
         """Add one plugin module; a misspelt hook is an error that names it."""
-        self._manager.register(module, name)
         try:
+            self._manager.register(module, name)
             self._manager.check_pending()
-        except pluggy.PluginValidationError as exc:
+        except (pluggy.PluginValidationError, ValueError) as exc:
             raise PluginError(f"plugin {name!r}: {exc}") from exc
 
     def pipelines(self) -> dict[str, PipelineConfig]:
@@ -73,10 +73,17 @@ class Plugins:
     def pipeline_for(self, architectures: Iterable[str]) -> PipelineConfig:
         """The pipeline that serves a checkpoint with these "architectures" in its config.json."""
         wanted = set(architectures)
-        for pipeline in self.pipelines().values():
-            if wanted.intersection(pipeline.architectures):
-                return pipeline
-        served = sorted({a for p in self.pipelines().values() for a in p.architectures})
+        owned = self._owned()
+        matching = [(o, p) for o, p in owned if wanted.intersection(p.architectures)]
+        if len(matching) == 1:
+            return matching[0][1]
+        if matching:
+            claims = " and ".join(f"{p.name!r} of plugin {owner!r}" for owner, p in matching)
+            raise ConfigError(
+                f"several pipelines serve architecture {', '.join(sorted(wanted))}: {claims}; "
+                f"leave one out with {ALLOW_LIST}"
+            )
+        served = sorted({a for _, p in owned for a in p.architectures})
         raise ConfigError(
             f"no installed plugin serves architecture {', '.join(sorted(wanted)) or '(none)'}; "
             f"installed plugins serve: {', '.join(served) or 'nothing (install a model package)'}"
@@ -100,8 +107,7 @@ class Plugins:
         owners: dict[str, str] = {}
         owned: list[tuple[str, PipelineConfig]] = []
         for impl in self._manager.hook.register_pipelines.get_hookimpls():
-            registered = cast("Iterable[PipelineConfig]", impl.function())
-            for pipeline in registered:
+            for pipeline in _registered(impl):
                 if pipeline.name in owners:
                     raise PluginError(
                         f"plugins {owners[pipeline.name]!r} and {impl.plugin_name!r} both register "
@@ -110,6 +116,33 @@ class Plugins:
                 owners[pipeline.name] = impl.plugin_name
                 owned.append((impl.plugin_name, pipeline))
         return owned
+
+
+def _registered(impl: pluggy.HookImpl) -> list[PipelineConfig]:
+    try:
+        given = list(cast("Iterable[object]", impl.function()))
+    except Exception as exc:
+        raise PluginError(f"plugin {impl.plugin_name!r}: register_pipelines: {exc!r}") from exc
+    pipelines = [item for item in given if isinstance(item, PipelineConfig)]
+    if len(pipelines) != len(given):
+        raise PluginError(
+            f"plugin {impl.plugin_name!r}: register_pipelines gave {given!r}; "
+            "it must return PipelineConfigs"
+        )
+    return pipelines
+
+
+def _found() -> dict[str, EntryPoint]:
+    """Entry points by name; two distributions must not use one name."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise PluginError(
+                f"two plugins are named {point.name!r}: {other.value} and {point.value}; "
+                "uninstall one"
+            )
+    return found
 
 
 def _allowed(found: dict[str, EntryPoint]) -> list[str]:
