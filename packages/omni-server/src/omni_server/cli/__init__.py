@@ -8,11 +8,7 @@ from __future__ import annotations
 import typer
 
 from omni_core.errors import OmniError
-from omni_server.cli.demo import demo
-from omni_server.cli.graph import graph
-from omni_server.cli.info import plugins, version
-from omni_server.cli.serve import serve
-from omni_server.cli.tiny import tiny
+from omni_server.cli import demo, graph, info, serve, tiny
 
 app = typer.Typer(
     name="omni",
@@ -21,12 +17,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve)
-app.command()(tiny)
-app.command()(graph)
-app.command()(demo)
-app.command()(plugins)
-app.command()(version)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    serve.serve
+)
+for command in (tiny.tiny, graph.graph, demo.demo, info.plugins, info.version):
+    app.command()(command)
 
 
 def main() -> None:

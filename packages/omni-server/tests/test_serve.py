@@ -1,0 +1,303 @@
+"""`omni serve`: start-up, signals and shutdown, in this process and as a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omni_core.errors import ConfigError, StageError
+from omni_core.pipeline import Health
+from omni_core.testing import echo
+from omni_server.cli.serve import READY, run
+from omni_server.http import bind
+from omni_server.settings import Settings
+
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def slow(kit):
+    """A pipeline that starts when it is told to."""
+
+    class SlowPipeline(kit.FakePipeline):
+        def __init__(self):
+            super().__init__()
+            self.may_start = asyncio.Event()
+            self.status = "starting"
+            self.fails = False
+
+        async def __aenter__(self):
+            try:
+                await self.may_start.wait()
+            except asyncio.CancelledError:
+                self.status = "closed"
+                raise
+            if self.fails:
+                raise StageError("thinker: no such file")
+            self.status = "ready"
+            return self
+
+        async def __aexit__(self, kind, error, traceback):
+            self.status = "closed"
+
+        def health(self):
+            return Health(status=self.status, stages={})
+
+    return SlowPipeline()
+
+
+class Running:
+    """`run` on a loopback port, with what it announced."""
+
+    def __init__(self, pipeline, model):
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        listener = bind("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        settings = Settings(served_model_name=model)
+        self.task = asyncio.create_task(
+            run(pipeline, settings, listener, 5.0, self.ready.set_result)
+        )
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=10, verify=False)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        await self.http.aclose()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def test_the_port_answers_before_the_pipeline_is_ready(slow, kit):
+    async with Running(slow, kit.MODEL) as server:
+        response = await server.http.get("/health")
+        assert response.status_code == 503
+        assert response.json() == {"status": "starting", "stages": {}}
+        response = await server.http.post("/v1/chat/completions", json=kit.hello())
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "not_ready"
+        assert response.headers["retry-after"] == "1"
+        assert not server.ready.done()
+        slow.may_start.set()
+        assert await server.ready == f"{READY}{server.url}"
+        assert (await server.http.get("/health")).status_code == 200
+        response = await server.http.post("/v1/chat/completions", json=kit.hello())
+        assert response.status_code == 200
+
+
+async def test_interrupted_while_starting(slow, kit):
+    async with Running(slow, kit.MODEL) as server:
+        assert (await server.http.get("/live")).status_code == 200
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.wait_for(server.task, WITHIN_S)
+        assert slow.status == "closed"
+        assert not server.ready.done()
+
+
+async def test_failing_to_start_ends_the_server_with_the_reason(slow, kit):
+    slow.fails = True
+    slow.may_start.set()
+    async with Running(slow, kit.MODEL) as server:
+        with pytest.raises(StageError, match="no such file"):
+            await asyncio.wait_for(server.task, WITHIN_S)
+
+
+async def test_interrupt_drains_open_streams_before_it_stops_the_pipeline(slow, kit):
+    slow.may_start.set()
+    gate = asyncio.Event()
+
+    def script(request):
+        first, *rest = kit.default_script(request)
+        return [first, gate, *rest]
+
+    slow.script = script
+    async with Running(slow, kit.MODEL) as server:
+        await server.ready
+        body = {**kit.hello(), "stream": True}
+        async with server.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = response.aiter_lines()
+            async for line in lines:
+                if '"content":"Hé"' in line:
+                    break
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(stopped_listening(server.url), WITHIN_S)
+            assert slow.status == "ready"
+            gate.set()
+            assert [line async for line in lines if line][-1] == "data: [DONE]"
+        await asyncio.wait_for(server.task, WITHIN_S)
+        assert slow.status == "closed"
+
+
+async def stopped_listening(url):
+    """Return once nobody accepts connections at a URL."""
+    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionError:  # refused, or reset by the closing listener
+            return
+        writer.close()
+
+
+def test_a_busy_port_is_named():
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*--port"):
+            bind("127.0.0.1", port)
+
+
+@pytest.fixture(scope="module")
+def echo_environment(tmp_path_factory):
+    """An environment in which the echo pipeline is an installed plugin; and its checkpoint."""
+    root = tmp_path_factory.mktemp("echo")
+    info = root / "site" / "echo_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni.plugins]\necho = omni_core.testing.echo\n")
+    path = os.pathsep.join([str(root / "site"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMNI_PLUGINS": "echo"}
+    return environment, echo.write_checkpoint(root / "echo-model")
+
+
+class ServeProcess:
+    """`omni serve` on the echo pipeline as a process of its own."""
+
+    def __init__(self, environment, checkpoint, *options):
+        command = [sys.executable, "-m", "omni_server", "serve", "--model-path", checkpoint]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", "--device", "cpu", *options],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        watchdog = threading.Timer(WITHIN_S, self.process.kill)
+        watchdog.start()
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if line.startswith(READY):
+                break
+        watchdog.cancel()
+        assert self.lines[-1].startswith(READY), "\n".join(self.lines)
+        url = self.lines[-1].removeprefix(READY)
+        self.http = httpx.Client(base_url=url, timeout=WITHIN_S, verify=False)
+        self.stages = self.http.get("/health").json()["stages"]
+
+    def chat(self, text, **body):
+        messages = [{"role": "user", "content": text}]
+        return self.http.post("/v1/chat/completions", json={"messages": messages, **body})
+
+    def hang(self):
+        """A stream that has begun and never ends by itself."""
+        body = {"messages": [{"role": "user", "content": "hang"}], "stream": True}
+        return self.http.stream("POST", "/v1/chat/completions", json=body)
+
+    def stop(self, *signals):
+        for number in signals:
+            self.process.send_signal(number)
+        return self.process.wait(WITHIN_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def is_running(pid):
+    """Whether a process exists and is not a zombie nobody has reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def served(echo_environment):
+    """One server for the tests that leave it as they found it."""
+    with ServeProcess(*echo_environment, "--voice.frames", "2") as server:
+        yield server
+
+
+def test_stages_run_in_processes_of_their_own(served):
+    assert set(served.stages) == {"intake", "writer", "voice"}
+    assert {stage["state"] for stage in served.stages.values()} == {"ready"}
+    assert served.process.pid not in {stage["pid"] for stage in served.stages.values()}
+    for name in served.stages:
+        assert any(line.startswith(f"{name}: ") for line in served.lines), served.lines
+
+
+def test_the_model_is_named_after_its_directory(served):
+    model = served.http.get("/v1/models").json()["data"][0]
+    assert (model["id"], model["output_modalities"]) == ("echo-model", ["text", "audio"])
+
+
+def test_replies_of_real_stages(served):
+    reply = served.chat("one two three").json()
+    assert reply["choices"][0]["message"]["content"] == "one two three "
+    spoken = served.chat("one two", modalities=["audio"], audio={"voice": "ECHO"}).json()
+    assert spoken["choices"][0]["message"]["audio"]["transcript"] == "one two "
+    assert spoken["usage"]["completion_tokens_details"]["text_tokens"] == 2
+    error = served.chat("fail:writer").json()["error"]
+    assert (error["code"], error["type"]) == ("asked", "invalid_request_error")
+
+
+def test_streamed_audio_of_real_stages_equals_the_unstreamed(served):
+    text = " ".join(f"w{n}" for n in range(20))
+    whole = served.chat(text, modalities=["audio"], audio={"format": "pcm16"}).json()
+    stream = served.chat(text, modalities=["audio"], stream=True)
+    chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if '"data"' in line]
+    audio = [chunk["choices"][0]["delta"]["audio"] for chunk in chunks]
+    assert len({a["id"] for a in audio}) == 1
+    joined = b"".join(base64.b64decode(a["data"]) for a in audio)
+    assert joined == base64.b64decode(whole["choices"][0]["message"]["audio"]["data"])
+    assert len(joined) == 2 * 20 * echo.SAMPLES_PER_WORD
+
+
+def test_a_client_that_leaves_is_forgotten_by_the_stages(served):
+    with served.hang() as stream:
+        next(line for line in stream.iter_lines() if "hang" in line)
+        assert 'omni_stage_running{stage="writer"} 1.0' in served.http.get("/metrics").text
+    left_at = time.monotonic()
+    while 'omni_stage_running{stage="writer"} 0.0' not in served.http.get("/metrics").text:
+        assert time.monotonic() - left_at < WITHIN_S
+    assert served.chat("still here").status_code == 200
+
+
+def test_a_dead_stage_is_a_retryable_503(echo_environment):
+    with ServeProcess(*echo_environment) as server:
+        response = server.chat("die:writer")
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "stage_died"
+        assert response.headers["retry-after"] == "1"
+
+
+def test_draining_gives_up_after_its_timeout(echo_environment):
+    with (
+        ServeProcess(*echo_environment, "--drain-timeout-s", "1") as server,
+        server.hang() as stream,
+    ):
+        next(line for line in stream.iter_lines() if "hang" in line)
+        assert server.stop(signal.SIGINT) == 0
+        assert not any(is_running(stage["pid"]) for stage in server.stages.values())
+
+
+def test_a_second_interrupt_kills(echo_environment):
+    with ServeProcess(*echo_environment) as server, server.hang() as stream:
+        next(line for line in stream.iter_lines() if "hang" in line)
+        server.process.send_signal(signal.SIGINT)
+        asyncio.run(stopped_listening(str(server.http.base_url)))
+        assert server.stop(signal.SIGINT) == 130
+        assert not any(is_running(stage["pid"]) for stage in server.stages.values())

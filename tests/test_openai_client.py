@@ -1,0 +1,423 @@
+"""The openai package against a live `omni serve` on a tiny checkpoint.
+
+Every kind of request a stock client makes, streamed and not, and what it must not be able to
+break. One server for the module: that each request works after all others is part of the test.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+import wave
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai import OpenAI
+from PIL import Image
+
+START_DEADLINE_S = 180.0
+REQUEST_DEADLINE_S = 120.0
+MODEL = "tiny-omni"
+FAMILY = "qwen3"
+TALKER = "talker_ar"
+VOCODER = "code2wav"
+IMAGE_ENCODER = "image_encoder"
+SAMPLE_RATE = 24_000
+
+LIMITS: dict[str, Any] = {
+    "temperature": 0,
+    "max_tokens": 24,
+    "extra_body": {"stage_params": {TALKER: {"temperature": 0, "max_tokens": 40}}},
+}
+SPEECH: dict[str, Any] = {
+    "modalities": ["text", "audio"],
+    "audio": {"voice": "ethan", "format": "wav"},
+}
+STREAMED_SPEECH: dict[str, Any] = {
+    "modalities": ["text", "audio"],
+    "audio": {"voice": "ethan", "format": "pcm16"},
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+def wav(seconds: float, rate: int = 16_000) -> bytes:
+    """A rising tone."""
+    t = np.arange(round(seconds * rate)) / rate
+    samples = (np.sin(2 * np.pi * (200 + 300 * t) * t) * 12_000).astype("<i2")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(rate)
+        out.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+def png(side: int = 64) -> bytes:
+    """A gradient."""
+    y, x = np.mgrid[0:side, 0:side].astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(np.stack([x * 3, y * 3, x + y], axis=-1)).save(file, format="PNG")
+    return file.getvalue()
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def image(data: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64(data)}"}}
+
+
+def sound(data: bytes) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": b64(data), "format": "wav"}}
+
+
+def user(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+INPUTS = {
+    "text": user(text("Tell me about the sea.")),
+    "image": user(image(png()), text("What is this?")),
+    "audio": user(sound(wav(1.0)), text("What do you hear?")),
+    "audio and image": user(sound(wav(0.6)), image(png()), text("Compare them.")),
+    "turns": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Hello to you."},
+        {"role": "user", "content": "And now?"},
+    ],
+}
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A running server: its client, plain HTTP, and its log."""
+
+    openai: OpenAI
+    http: httpx.Client
+    log: Path
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """The stages of /health."""
+        return dict(self.http.get("/health").json()["stages"])
+
+    def counters(self, stage: str) -> dict[str, float]:
+        """The numbers /metrics has of one stage that only grow."""
+        label = f'{{stage="{stage}"}} '
+        lines = [line for line in self.http.get("/metrics").text.splitlines() if label in line]
+        values = dict(line.rsplit(" ", 1) for line in lines)
+        return {name: float(value) for name, value in values.items()}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`omni tiny` and `omni serve`, on a free loopback port, until the module ends."""
+    root = tmp_path_factory.mktemp("served")
+    checkpoint, log = root / "tiny", root / "server.log"
+    omni = [sys.executable, "-m", "omni_server"]
+    subprocess.run([*omni, "tiny", FAMILY, str(checkpoint)], check=True, timeout=START_DEADLINE_S)
+    port = free_port()
+    command = [*omni, "serve", "--model-path", str(checkpoint), "--port", str(port)]
+    command += ["--device", "cpu", "--dtype", "float32", "--served-model-name", MODEL]
+    url = f"http://127.0.0.1:{port}"
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process,
+        httpx.Client(base_url=url, timeout=REQUEST_DEADLINE_S) as http,
+        OpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_DEADLINE_S
+        ) as client,
+    ):
+        try:
+            wait_until_ready(http, process, log)
+            yield Server(openai=client, http=http, log=log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def wait_until_ready(http: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Ask /health until it says ready; on failure, the server's log is the message."""
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"the server ended with {process.returncode}:\n{log.read_text()}")
+        try:
+            if http.get("/health").status_code == 200:
+                return
+        except httpx.ConnectError:
+            pass
+        time.sleep(0.2)  # another process is the one that works
+    pytest.fail(f"the server is not ready after {START_DEADLINE_S} s:\n{log.read_text()}")
+
+
+@dataclass
+class Streamed:
+    """A reply put together from its chunks, with the arrival time of each delta."""
+
+    content: str = ""
+    transcript: str = ""
+    pcm: bytes = b""
+    audio_ids: set[str] = field(default_factory=set)
+    finish_reasons: list[str] = field(default_factory=list)
+    expires: list[int] = field(default_factory=list)
+    usage: Any = None
+    text_times_s: list[float] = field(default_factory=list)
+    audio_times_s: list[float] = field(default_factory=list)
+    audio_sizes: list[int] = field(default_factory=list)
+
+
+def listen(stream: Any) -> Streamed:
+    """Consume a stream; checks that the role comes first and usage last."""
+    reply = Streamed()
+    for number, chunk in enumerate(stream):
+        assert reply.usage is None, "something follows the usage chunk"
+        if not chunk.choices:
+            reply.usage = chunk.usage
+            continue
+        [choice] = chunk.choices
+        assert (choice.delta.role == "assistant") == (number == 0)
+        hear(reply, choice.delta)
+        if choice.finish_reason:
+            reply.finish_reasons.append(choice.finish_reason)
+    return reply
+
+
+def hear(reply: Streamed, delta: Any) -> None:
+    now_s = time.monotonic()
+    if delta.content:
+        reply.content += delta.content
+        reply.text_times_s.append(now_s)
+    audio = getattr(delta, "audio", None) or {}
+    if "id" in audio:
+        reply.audio_ids.add(audio["id"])
+    if "expires_at" in audio:
+        reply.expires.append(audio["expires_at"])
+    if audio.get("transcript"):
+        reply.transcript += audio["transcript"]
+        reply.text_times_s.append(now_s)
+    if audio.get("data"):
+        data = base64.b64decode(audio["data"])
+        reply.pcm += data
+        reply.audio_sizes.append(len(data))
+        reply.audio_times_s.append(now_s)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_text_reply_streamed_equals_whole(server: Server, kind: str) -> None:
+    create = server.openai.chat.completions.create
+    whole = create(model=MODEL, messages=INPUTS[kind], **LIMITS)
+    [choice] = whole.choices
+    assert choice.message.content
+    assert choice.message.audio is None
+    assert choice.finish_reason in ("stop", "length")
+    assert whole.usage.completion_tokens <= 24
+    assert whole.usage.completion_tokens_details.audio_tokens == 0
+    assert (whole.usage.prompt_tokens_details.audio_tokens > 0) == ("audio" in kind)
+    options = {"include_usage": True}
+    stream = create(
+        model=MODEL, messages=INPUTS[kind], stream=True, stream_options=options, **LIMITS
+    )
+    reply = listen(stream)
+    assert reply.content == choice.message.content
+    assert reply.finish_reasons == [choice.finish_reason]
+    counts = {"total_tokens", "prompt_tokens", "completion_tokens", "completion_tokens_details"}
+    assert reply.usage.model_dump(include=counts) == whole.usage.model_dump(include=counts)
+    assert not reply.pcm
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_spoken_reply_streamed_equals_whole(server: Server, kind: str) -> None:
+    create = server.openai.chat.completions.create
+    whole = create(model=MODEL, messages=INPUTS[kind], **SPEECH, **LIMITS)
+    [choice] = whole.choices
+    assert choice.message.content is None
+    audio = choice.message.audio
+    assert audio.transcript
+    assert audio.expires_at > whole.created
+    with wave.open(io.BytesIO(base64.b64decode(audio.data))) as file:
+        assert file.getframerate() == SAMPLE_RATE
+        frames = file.readframes(file.getnframes())
+    assert len(frames) > SAMPLE_RATE // 10
+    reply = listen(create(model=MODEL, messages=INPUTS[kind], **STREAMED_SPEECH, **LIMITS))
+    assert reply.transcript == audio.transcript
+    assert reply.content == ""
+    assert len(reply.audio_ids) == 1
+    assert len(reply.expires) == 1
+    assert reply.finish_reasons == [choice.finish_reason]
+    assert len(reply.pcm) == len(frames)
+    difference = np.frombuffer(reply.pcm, "<i2").astype(int) - np.frombuffer(frames, "<i2")
+    assert np.abs(difference).max() <= 2e-4 * 32_768
+    usage = reply.usage.completion_tokens_details
+    assert usage.audio_tokens == whole.usage.completion_tokens_details.audio_tokens > 0
+
+
+def test_streaming_is_real(server: Server) -> None:
+    """Audio starts before the text ends, and no chunk holds more than a quarter of the reply."""
+    limits = {
+        "temperature": 0,
+        "max_tokens": 64,
+        "extra_body": {
+            "ignore_eos": True,
+            "stage_params": {TALKER: {"temperature": 0, "max_tokens": 80}},
+        },
+    }
+    create = server.openai.chat.completions.create
+    reply = listen(create(model=MODEL, messages=INPUTS["text"], **STREAMED_SPEECH, **limits))
+    assert reply.audio_times_s[0] < reply.text_times_s[-1]
+    assert reply.text_times_s[0] < reply.audio_times_s[0]
+    assert max(reply.audio_sizes) <= len(reply.pcm) / 4
+
+
+def test_only_what_is_asked_for_runs(server: Server) -> None:
+    before = {stage: server.counters(stage) for stage in (TALKER, VOCODER, IMAGE_ENCODER)}
+    assert all(before.values())
+    server.openai.chat.completions.create(model=MODEL, messages=INPUTS["text"], **LIMITS)
+    after = {stage: server.counters(stage) for stage in before}
+    assert after == before
+
+
+def test_an_earlier_spoken_reply_is_named_by_its_id(server: Server) -> None:
+    create = server.openai.chat.completions.create
+    first = create(model=MODEL, messages=INPUTS["text"], **SPEECH, **LIMITS).choices[0].message
+    question = INPUTS["text"][0]
+    follow = {"role": "user", "content": "Go on."}
+    named = create(
+        model=MODEL,
+        messages=[question, {"role": "assistant", "audio": {"id": first.audio.id}}, follow],
+        **LIMITS,
+    )
+    spelled = create(
+        model=MODEL,
+        messages=[question, {"role": "assistant", "content": first.audio.transcript}, follow],
+        **LIMITS,
+    )
+    assert named.choices[0].message.content == spelled.choices[0].message.content
+    assert named.usage.prompt_tokens == spelled.usage.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("flac", b"fLaC"), ("opus", b"OggS"), ("aac", b"\xff\xf1")]
+)
+def test_speech_in_other_formats(server: Server, name: str, magic: bytes) -> None:
+    asked = {"modalities": ["audio"], "audio": {"voice": "ethan", "format": name}}
+    reply = server.openai.chat.completions.create(
+        model=MODEL, messages=INPUTS["text"], **asked, **LIMITS
+    )
+    assert base64.b64decode(reply.choices[0].message.audio.data).startswith(magic)
+
+
+def test_a_client_that_leaves_frees_every_stage(server: Server) -> None:
+    forever = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+    stream = server.openai.chat.completions.create(
+        model=MODEL, messages=INPUTS["text"], **STREAMED_SPEECH, **forever
+    )
+    next(iter(stream))
+    stream.close()
+    left_at_s = time.monotonic()
+    while busy := busy_stages(server):
+        assert time.monotonic() - left_at_s < 2.0, f"still held: {busy}"
+    server.openai.chat.completions.create(model=MODEL, messages=INPUTS["text"], **LIMITS)
+
+
+def busy_stages(server: Server) -> list[str]:
+    """Lines of /metrics that say a stage still holds or awaits a request."""
+    lines = server.http.get("/metrics").text.splitlines()
+    held = ("omni_stage_running{", "omni_stage_waiting{")
+    return [line for line in lines if line.startswith(held) and not line.endswith(" 0.0")]
+
+
+BAD = {
+    "no messages": ({"messages": []}, "messages"),
+    "unknown role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    "bad base64": (
+        {"messages": user({"type": "image_url", "image_url": {"url": "data:image/png;base64,@"}})},
+        "messages[0].content[0].image_url",
+    ),
+    "truncated PNG": ({"messages": user(image(png()[:60]))}, None),
+    "file URL": (
+        {"messages": user({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}})},
+        "messages[0].content[0].image_url",
+    ),
+    "loopback URL": (
+        {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x"}})},
+        None,
+    ),
+    "unknown voice": ({**SPEECH, "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
+    "unknown format": ({**SPEECH, "audio": {"voice": "ethan", "format": "midi"}}, "audio.format"),
+    "max_tokens 0": ({"max_tokens": 0}, "max_tokens"),
+    "temperature -1": ({"temperature": -1}, "temperature"),
+    "empty audio": ({"messages": user(sound(b""))}, "messages[0].content[0].input_audio"),
+    "zero-length audio": ({"messages": user(sound(wav(0.0)))}, None),
+    "not audio": ({"messages": user(sound(b"this is no sound"))}, None),
+    "over the context": ({"messages": user(text("word " * 100_000))}, None),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_input_is_refused_and_the_next_request_works(
+    server: Server, case: str, stream: bool
+) -> None:
+    changes, param = BAD[case]
+    body = {"model": MODEL, "messages": INPUTS["text"], "stream": stream, **changes}
+    response = server.http.post("/v1/chat/completions", json=body)
+    assert 400 <= response.status_code < 500, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+    good = {"model": MODEL, "messages": INPUTS["text"], "max_tokens": 2}
+    assert server.http.post("/v1/chat/completions", json=good).status_code == 200
+
+
+def test_bad_input_through_the_sdk(server: Server) -> None:
+    create = server.openai.chat.completions.create
+    with pytest.raises(openai.BadRequestError) as bad:
+        create(model=MODEL, messages=INPUTS["text"], temperature=-1)
+    assert bad.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as missing:
+        create(model="gpt-4o", messages=INPUTS["text"])
+    assert missing.value.code == "model_not_found"
+    response = server.http.post("/v1/chat/completions", content=b"not json")
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_health_and_models(server: Server) -> None:
+    stages = server.stages()
+    assert {TALKER, VOCODER, IMAGE_ENCODER} <= set(stages)
+    assert {stage["state"] for stage in stages.values()} == {"ready"}
+    assert os.getpid() not in {stage["pid"] for stage in stages.values()}
+    assert [model.id for model in server.openai.models.list()] == [MODEL]
+    model = server.openai.models.retrieve(MODEL)
+    assert "ethan" in [voice.lower() for voice in model.model_dump()["voices"]]
