@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,6 +131,20 @@ def test_any_tokens_decode_as_the_tokenizer_does(
     pieces = [detokenizer.push([token]) for token in ids]
     whole = "".join(pieces) + detokenizer.flush()
     assert whole == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_the_older_tokenizer_files_say_the_same(
+    tokens: TokenBytes, tiny_checkpoint: str, tmp_path: Path
+) -> None:
+    tokenizer = json.loads((Path(tiny_checkpoint) / "tokenizer.json").read_text())
+    added = {str(token["id"]): token for token in tokenizer["added_tokens"]}
+    (tmp_path / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
+    config = {"added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    older = TokenBytes(str(tmp_path))
+    ids = range(len(tokenizer["model"]["vocab"]) + len(added) + 5)
+    assert [older[i] for i in ids] == [tokens[i] for i in ids]
+    assert any(tokens[i] for i in ids)
 
 
 def test_a_character_waits_for_its_last_byte(tokens: TokenBytes, tokenizer: Any) -> None:

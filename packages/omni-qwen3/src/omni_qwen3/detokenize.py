@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
+from omni_qwen3.files import has_file, read_json
+
 
 def _byte_alphabet() -> dict[str, int]:
     """{character: byte} of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the other
@@ -20,23 +22,44 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 class TokenBytes:
-    """The bytes of every token of a checkpoint's tokenizer; special tokens have none."""
+    """The bytes of every token of a checkpoint's tokenizer; special tokens have none.
+
+    Read straight from the tokenizer's files: the stages that only turn ids into text then start
+    without transformers.
+    """
 
     def __init__(self, model_path: str) -> None:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
         alphabet = _byte_alphabet()
+        vocabulary, added = _tokens(model_path)
         self._bytes: dict[int, bytes] = {
-            token_id: _spelled(text, alphabet) for text, token_id in tokenizer.get_vocab().items()
+            token_id: _spelled(token, alphabet) for token, token_id in vocabulary.items()
         }
-        for token_id, token in tokenizer.added_tokens_decoder.items():
-            if token.special:
-                self._bytes[token_id] = b""
+        for token_id, token, special in added:
+            self._bytes[token_id] = b"" if special else token.encode()
 
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token; none for ids the model can emit but the tokenizer does not know."""
         return self._bytes.get(token_id, b"")
+
+    def text(self, token_ids: Iterable[int]) -> str:
+        """Text of whole replies; a character that is not complete shows as U+FFFD."""
+        return b"".join(self[token_id] for token_id in token_ids).decode(errors="replace")
+
+
+def _tokens(model_path: str) -> tuple[dict[str, int], list[tuple[int, str, bool]]]:
+    """The byte-level vocabulary, and the added tokens as (id, text, is special).
+
+    Checkpoints have either tokenizer.json or the older pair of vocab.json and
+    tokenizer_config.json.
+    """
+    if has_file(model_path, "tokenizer.json"):
+        tokenizer = read_json(model_path, "tokenizer.json")
+        added = tokenizer["added_tokens"]
+        return tokenizer["model"]["vocab"], [(t["id"], t["content"], t["special"]) for t in added]
+    decoder = read_json(model_path, "tokenizer_config.json").get("added_tokens_decoder", {})
+    return read_json(model_path, "vocab.json"), [
+        (int(token_id), token["content"], token["special"]) for token_id, token in decoder.items()
+    ]
 
 
 def _spelled(text: str, alphabet: dict[str, int]) -> bytes:
