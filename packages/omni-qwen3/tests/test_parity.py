@@ -60,7 +60,7 @@ def turn(role: str, text: str) -> str:
 
 
 CASES = {
-    "text": Case(user="Hello, how are you today?"),
+    "text": Case(user="What do you hear, see and say?"),
     "turns": Case(
         user="And what is 3.14?",
         before=turn("user", AUDIO + "count") + turn("assistant", "one two three"),

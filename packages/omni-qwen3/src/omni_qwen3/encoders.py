@@ -6,7 +6,7 @@ decoding media, or of the rest of the model, whose weights are not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +23,8 @@ from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 VISION_WEIGHTS = "thinker.visual."
 AUDIO_WEIGHTS = "thinker.audio_tower."
+KINDS = ("image", "video")
+"""Inputs of the vision tower, by payload key."""
 
 
 def build_image(ctx: StageContext) -> Scheduler:
@@ -66,28 +68,22 @@ class ImageEncoder:
     @torch.inference_mode()
     def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
         """One tower call for all items of all requests; an item attends to itself alone."""
-        prompts = [cast(Prompt, work.payload) for work in works]
-        results: list[Payload | OmniError] = [self._refusal(p) or {} for p in prompts]
-        items: list[tuple[int, str, Visual]] = []
-        for index, prompt in enumerate(prompts):
-            if not isinstance(results[index], OmniError):
-                items += [
-                    (index, kind, visual)
-                    for kind, visual in (
-                        ("image", prompt.get("image")),
-                        ("video", prompt.get("video")),
-                    )
-                    if visual is not None
-                ]
+        results: list[Payload | OmniError] = []
+        items: list[tuple[Payload, str, Visual]] = []
+        for work in works:
+            visuals = {kind: work.payload[kind] for kind in KINDS if kind in work.payload}
+            refusal = self._refusal(visuals.values())
+            features: Payload = {}
+            results.append(refusal or features)
+            if refusal is None:
+                items += [(features, kind, visual) for kind, visual in visuals.items()]
         encoded = self._encode([visual for _, _, visual in items]) if items else []
-        for (index, kind, _), features in zip(items, encoded, strict=True):
-            cast(Payload, results[index])[kind] = features
+        for (features, kind, _), made in zip(items, encoded, strict=True):
+            features[kind] = made
         return results
 
-    def _refusal(self, prompt: Prompt) -> OmniError | None:
-        for visual in (prompt.get("image"), prompt.get("video")):
-            if visual is None:
-                continue
+    def _refusal(self, visuals: Iterable[Visual]) -> OmniError | None:
+        for visual in visuals:
             patches = int(visual["grid_thw"].prod(axis=1).sum())
             if patches != len(visual["pixel_values"]):
                 return StageError(
@@ -125,7 +121,7 @@ class AudioEncoder:
         The tower pads every chunk to the longest of its call, and its convolutions see the
         padding; so a request shares a call only with those that pad as it would alone.
         """
-        results: list[Payload | OmniError] = [{}] * len(works)
+        results: dict[int, Payload | OmniError] = {}
         groups: dict[int, list[int]] = {}
         for index, work in enumerate(works):
             audio = cast(Prompt, work.payload)["audio"]
@@ -139,7 +135,7 @@ class AudioEncoder:
             audios = [cast(Prompt, works[index].payload)["audio"] for index in members]
             for index, embeds in zip(members, self._encode(audios), strict=True):
                 results[index] = cast(Payload, Features(audio=embeds))
-        return results
+        return [results[index] for index in range(len(works))]
 
     def _refusal(self, audio: Audio) -> OmniError | None:
         frames, given = int(audio["lengths"].sum()), audio["input_features"].shape[1]

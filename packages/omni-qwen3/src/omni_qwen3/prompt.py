@@ -134,7 +134,7 @@ def _user_turns(
         ids=ids[rows],
         is_media=is_media,
         hidden=torch.zeros(int(is_media.sum()), hidden_size, device=device, dtype=dtype),
-        assistant_ids=ids[reply : reply + ASSISTANT_ROWS],
+        assistant_ids=ids[reply : reply + ASSISTANT_ROWS].copy(),
         media_sizes=media_sizes,
     )
 

@@ -49,15 +49,20 @@ PREDICTOR_STREAM = 1
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
+    runner = load_runner(ctx)
+    stage = TalkerStage(runner.config, talker_defaults(ctx.model_path))
+    return OmniScheduler(build_engine(ctx, runner), stage)
+
+
+def load_runner(ctx: StageContext) -> TalkerRunner:
+    """The checkpoint's Talker and code predictor."""
     config = load_config(ctx.model_path)
+    marks = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
             checkpoint, (WEIGHTS,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        marks = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
-        runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks))
-    stage = TalkerStage(config.require_talker(), talker_defaults(ctx.model_path))
-    return OmniScheduler(build_engine(ctx, runner), stage)
+        return TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ class _Speech:
     text: list[torch.Tensor] = field(default_factory=list)
     """Text row (D,) of frame 0, 1, ...: the spoken tokens after the first."""
     text_ended: bool = False
-    frames: list[torch.Tensor] = field(default_factory=list)
-    """(D,) sum of the embeddings of each frame's codes."""
+    newest: torch.Tensor | None = None
+    """(D,) sum of the embeddings of the newest frame's codes; the next row, but for its text."""
 
 
 class TalkerRunner:
@@ -106,7 +111,7 @@ class TalkerRunner:
             head_dim=decoder.head_dim,
             max_len=decoder.max_len,
         )
-        self._config = talker
+        self.config = talker
         self._tts_pad_token_id = config.tts_pad_token_id
         self._project_text = ResizeMlp.load(weights, "talker.text_projection.")
         self._project_hidden = ResizeMlp.load(weights, "talker.hidden_projection.")
@@ -150,7 +155,7 @@ class TalkerRunner:
 
     def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
         """See `ARRunner`."""
-        x = torch.cat([row for s in segments for row in self._rows(s)])
+        x = torch.cat([self._rows(s) for s in segments])
         positions = np.concatenate([_segment_positions(s) for s in segments], axis=1)
         x = self._decoder(x, torch.from_numpy(positions).to(self.device), attend)
         ends = np.cumsum([s.count for s in segments])
@@ -177,7 +182,7 @@ class TalkerRunner:
         rows = hidden if len(going) == len(seqs) else hidden[going]
         predicted = self._predictor(rows, first, embedding, self._uniforms(speeches))
         for speech, total in zip(speeches, embedding + predicted.embedding, strict=True):
-            speech.frames.append(total)
+            speech.newest = total
         for index, codes in zip(going, predicted.codes.cpu().numpy(), strict=True):
             frames[index] = codes
         return frames
@@ -190,16 +195,13 @@ class TalkerRunner:
         """Drop the rows."""
         seq.state = None
 
-    def _rows(self, segment: Segment) -> list[torch.Tensor]:
-        """Input rows of a segment, as pieces (n, D)."""
+    def _rows(self, segment: Segment) -> torch.Tensor:
+        """Input rows (count, D) of a segment: part of the prompt, or the newest frame's."""
         speech: _Speech = segment.seq.state
         length = len(speech.prompt)
-        stop = segment.start + segment.count
-        prompt = [speech.prompt[segment.start : stop]] if segment.start < length else []
-        frames = range(max(segment.start, length) - length, stop - length)
-        return prompt + [
-            (speech.frames[frame] + self._text_row(speech, frame))[None] for frame in frames
-        ]
+        if speech.newest is None or segment.start < length:
+            return speech.prompt[segment.start : segment.start + segment.count]
+        return (speech.newest + self._text_row(speech, segment.start - length))[None]
 
     def _text_row(self, speech: _Speech, frame: int) -> torch.Tensor:
         if frame < len(speech.text):
@@ -208,7 +210,7 @@ class TalkerRunner:
 
     def _prompt(self, inputs: TalkerInputs) -> torch.Tensor:
         """(U + 9, D) rows: the user turns, then text and codec marks of the reply's head, added."""
-        given, config = inputs.conditioning, self._config
+        given, config = inputs.conditioning, self.config
         user, head, first = (
             torch.as_tensor(rows).to(self.device, self.dtype)
             for rows in (given["user_rows"], given["assistant_rows"], given["first_row"])
@@ -244,14 +246,14 @@ class TalkerRunner:
             second_per_grid=given.get("second_per_grid"),
             audio_lengths=given.get("audio_lengths"),
             use_audio_in_video=False,
-            config=self._config.positions,
+            config=self.config.positions,
         )
 
     def _uniforms(self, speeches: list[_Speech]) -> torch.Tensor | None:
         """Random numbers (B, G - 1) for `CodePredictor`; -1 where a request is greedy."""
         if all(speech.rng is None for speech in speeches):
             return None
-        groups = self._config.code_groups - 1
+        groups = self.config.code_groups - 1
         draws = [
             np.full(groups, -1.0, np.float32) if s.rng is None else s.rng.random(groups, np.float32)
             for s in speeches
@@ -277,11 +279,9 @@ def _generator(seed: int | None) -> np.random.Generator:
 def _segment_positions(segment: Segment) -> FloatArray:
     """M-RoPE positions (3, count) of a segment's rows."""
     speech: _Speech = segment.seq.state
-    length, stop = len(speech.prompt), segment.start + segment.count
-    prompt = speech.positions[:, segment.start : stop]
-    line = np.arange(max(segment.start, length), stop, dtype=np.float32)
-    frames = np.broadcast_to(line + np.float32(speech.rope_delta), (3, len(line)))
-    return np.concatenate([prompt, frames], axis=1)
+    if segment.start < len(speech.prompt):
+        return speech.positions[:, segment.start : segment.start + segment.count]
+    return np.full((3, 1), segment.start + speech.rope_delta, dtype=np.float32)
 
 
 class TalkerStage:

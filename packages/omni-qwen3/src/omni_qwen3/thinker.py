@@ -36,23 +36,26 @@ WEIGHTS = ("thinker.model.", "thinker.lm_head.")
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
+    runner = load_runner(ctx)
+    defaults = thinker_defaults(ctx.model_path)
+    stage = ThinkerStage(runner, defaults, can_speak=SPEECH_TARGET in ctx.stage.next)
+    return OmniScheduler(build_engine(ctx, runner), stage)
+
+
+def load_runner(ctx: StageContext) -> ThinkerRunner:
+    """The checkpoint's language model, without its encoders."""
     from transformers import AutoTokenizer
 
-    config = load_config(ctx.model_path)
     tokenizer = AutoTokenizer.from_pretrained(ctx.model_path)
     with Checkpoint(ctx.model_path) as checkpoint:
-        weights = open_weights(
-            checkpoint, WEIGHTS, device=ctx.device, dtype=ctx.dtype, report=ctx.report
-        )
-        runner = ThinkerRunner(
-            weights,
-            config,
+        return ThinkerRunner(
+            open_weights(
+                checkpoint, WEIGHTS, device=ctx.device, dtype=ctx.dtype, report=ctx.report
+            ),
+            load_config(ctx.model_path),
             eos_token_ids=eos_token_ids(ctx.model_path),
             detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
         )
-    can_speak = SPEECH_TARGET in ctx.stage.next
-    stage = ThinkerStage(runner, config, thinker_defaults(ctx.model_path), can_speak=can_speak)
-    return OmniScheduler(build_engine(ctx, runner), stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class ThinkerRunner:
             head_dim=decoder.head_dim,
             max_len=decoder.max_len,
         )
-        self._config = config
+        self.config = config
         self._detokenize = detokenize
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight")
         self._decoder = Decoder(weights, "thinker.model.", decoder)
@@ -121,7 +124,7 @@ class ThinkerRunner:
         """Move the prompt's media rows to the device; see `ARRunner`."""
         inputs: ThinkerInputs = seq.request.inputs
         seq.state = Prompt(
-            inputs.prepared, self._config, inputs.speaks, device=self.device, dtype=self.dtype
+            inputs.prepared, self.config, inputs.speaks, device=self.device, dtype=self.dtype
         )
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
@@ -205,13 +208,11 @@ class ThinkerStage:
     def __init__(
         self,
         runner: ThinkerRunner,
-        config: OmniConfig,
         defaults: SamplingParams,
         *,
         can_speak: bool,
     ) -> None:
         self._runner = runner
-        self._config = config.thinker
         self._defaults = defaults
         self._can_speak = can_speak
         self._replies: dict[str, _Reply] = {}
@@ -245,7 +246,7 @@ class ThinkerStage:
         if reply.speaks:
             self._speak(request_id, reply, _spoken(reply, output), outbox)
         if output.finish_reason is not None:
-            self._finish(request_id, reply, output.index + 1, outbox)
+            self._finish(request_id, reply, outbox)
 
     def forget(self, request_id: str) -> None:
         """See `ARStage`."""
@@ -264,15 +265,15 @@ class ThinkerStage:
             else:
                 outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
 
-    def _finish(self, request_id: str, reply: _Reply, tokens: int, outbox: Outbox) -> None:
+    def _finish(self, request_id: str, reply: _Reply, outbox: Outbox) -> None:
         if reply.speaks and not reply.speaking:
             outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
         outbox.stream_done(request_id)
-        outbox.done(request_id, msgspec.structs.replace(reply.usage, text_tokens=tokens))
+        outbox.done(request_id)  # decode counts the prompt's tokens and the reply's
         self.forget(request_id)
 
     def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
-        config = self._config
+        config = self._runner.config.thinker
         return Usage(
             prompt_tokens=len(ids),
             prompt_audio_tokens=ids.count(config.audio_token_id),

@@ -1,0 +1,134 @@
+"""Encoder stages: what they compute, and that company changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3OmniMoeForConditionalGeneration
+
+from omni_core.errors import OmniError
+from omni_core.scheduler.base import Work
+from omni_core.specs import StageConfig, StageContext
+from omni_core.types import RequestParams
+from omni_qwen3 import encoders
+from omni_qwen3.preprocess.audio import audio_tokens
+
+PATCH = 3 * 2 * 16 * 16
+CLIPS = ([150, 60], [40], [99], [100], [40, 12], [320])
+GRIDS: list[dict[str, list[list[int]]]] = [
+    {"image": [[1, 6, 10]]},
+    {"video": [[4, 4, 6]]},
+    {"image": [[1, 4, 4], [1, 2, 8]], "video": [[2, 4, 4]]},
+]
+
+
+def context(model_path: str, dtype: str = "float32") -> StageContext:
+    return StageContext(
+        stage=StageConfig(name="encoder", factory=encoders.build_image, max_batch=8),
+        model_path=model_path,
+        device="cpu",
+        dtype=dtype,
+        ar_engine="torch",
+        report=lambda message: None,
+    )
+
+
+def audio_work(index: int, lengths: list[int]) -> Work:
+    rng = np.random.default_rng(index)
+    features = rng.standard_normal((128, sum(lengths))).astype(np.float32)
+    audio = {"input_features": features, "lengths": np.array(lengths)}
+    return Work(f"r{index}", RequestParams(), {"audio": audio})
+
+
+def visual_work(index: int, grids: dict[str, list[list[int]]]) -> Work:
+    rng = np.random.default_rng(index)
+    payload: dict[str, Any] = {}
+    for kind, items in grids.items():
+        grid_thw = np.array(items)
+        patches = rng.standard_normal((grid_thw.prod(axis=1).sum(), PATCH)).astype(np.float32)
+        payload[kind] = {"pixel_values": patches, "grid_thw": grid_thw}
+    return Work(f"r{index}", RequestParams(), payload)
+
+
+@pytest.fixture(scope="module")
+def audio_encoder(tiny_checkpoint: str) -> encoders.AudioEncoder:
+    return encoders.load_audio(context(tiny_checkpoint))
+
+
+@pytest.fixture(scope="module")
+def image_encoder(tiny_checkpoint: str) -> encoders.ImageEncoder:
+    return encoders.load_image(context(tiny_checkpoint))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint: str) -> Any:
+    return Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+        tiny_checkpoint, dtype=torch.float32
+    ).thinker.eval()
+
+
+@torch.inference_mode()
+def test_audio_equals_transformers_alone_and_in_a_batch(
+    audio_encoder: encoders.AudioEncoder, model: Any
+) -> None:
+    works = [audio_work(index, lengths) for index, lengths in enumerate(CLIPS)]
+    for work, features in zip(works, audio_encoder(works), strict=True):
+        assert isinstance(features, dict)
+        audio = work.payload["audio"]
+        expected = model.audio_tower(
+            torch.from_numpy(audio["input_features"]),
+            feature_lens=torch.from_numpy(audio["lengths"]),
+        ).last_hidden_state
+        assert len(expected) == sum(audio_tokens(int(n)) for n in audio["lengths"])
+        torch.testing.assert_close(features["audio"], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_visuals_equal_transformers_alone_and_in_a_batch(
+    image_encoder: encoders.ImageEncoder, model: Any
+) -> None:
+    works = [visual_work(index, grids) for index, grids in enumerate(GRIDS)]
+    for work, features in zip(works, image_encoder(works), strict=True):
+        assert isinstance(features, dict)
+        assert set(features) == set(work.payload)
+        for kind, visual in work.payload.items():
+            expected = model.visual(
+                torch.from_numpy(visual["pixel_values"]),
+                grid_thw=torch.from_numpy(visual["grid_thw"]),
+            )
+            got = features[kind]
+            torch.testing.assert_close(got["embeds"], expected.pooler_output, atol=1e-5, rtol=1e-5)
+            deepstack = torch.stack(list(expected.deepstack_features))
+            torch.testing.assert_close(got["deepstack"], deepstack, atol=1e-5, rtol=1e-5)
+
+
+def test_a_bad_clip_fails_alone(audio_encoder: encoders.AudioEncoder) -> None:
+    works = [audio_work(0, [40]), audio_work(1, [40]), audio_work(2, [40])]
+    works[1].payload["audio"]["lengths"] = np.array([39])
+    first, second, third = audio_encoder(works)
+    assert isinstance(first, dict)
+    assert isinstance(second, OmniError)
+    assert isinstance(third, dict)
+    torch.testing.assert_close(first, audio_encoder(works[:1])[0])
+
+
+def test_a_bad_picture_fails_alone(image_encoder: encoders.ImageEncoder) -> None:
+    works = [visual_work(0, GRIDS[0]), visual_work(1, GRIDS[0])]
+    works[0].payload["image"]["grid_thw"] = np.array([[1, 6, 8]])
+    first, second = image_encoder(works)
+    assert isinstance(first, OmniError)
+    assert "60 patches do not fill the grids' 48" in first.message
+    assert isinstance(second, dict)
+
+
+def test_angles_stay_exact_in_bfloat16(tiny_checkpoint: str) -> None:
+    encoder = encoders.load_image(context(tiny_checkpoint, "bfloat16"))
+    tower = encoder._tower
+    assert {parameter.dtype for parameter in tower.parameters()} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in tower.buffers()} == {torch.float32}
+    (features,) = encoder([visual_work(0, GRIDS[0])])
+    assert isinstance(features, dict)
+    assert features["image"]["embeds"].dtype == torch.bfloat16
