@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import CASES, Case
-from oracle import Oracle
 
+from cases import CASES, Case
 from omni_qwen3 import tiny
 from omni_qwen3.tiny.weights import Calibration, EndRow
+from oracle import Oracle
 
 DRAWS = 40000
 WAV_PEAK = 0.6

@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import media
 import numpy as np
 import torch
+
+import media
 from cases import Case
 from expected import Reference
 

@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 import torch
+
 from cases import CASES
 from expected import WAV_TOLERANCE, Reference, load_reference, store_reference
 from oracle import Margins, Oracle

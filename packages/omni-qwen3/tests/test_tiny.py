@@ -15,7 +15,8 @@ from omni_qwen3 import tiny
 from omni_qwen3.tiny.tokenizer import ROLES, SPECIAL_TOKENS
 
 SEED_0_SHA256 = "fab85118880780bafbfa250d223974fe422b9f8d833ac04a2556728a272d7c9a"
-"""Of all files and tensors in name order. The stored parity references belong to exactly this checkpoint."""
+"""Of all files and tensors. The stored parity references belong to exactly this checkpoint: when it
+changes, calibrate again, write them again and put the new digest here."""
 
 
 def digest(directory: str) -> str:
