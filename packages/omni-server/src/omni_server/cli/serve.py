@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -126,9 +127,10 @@ class Stopping:
             self.starting.cancel()
 
     def _kill(self) -> None:
-        for stage in self._pipeline.health().stages.values():
-            if stage.pid not in (0, os.getpid()) and stage.state != "dead":
-                os.kill(stage.pid, signal.SIGKILL)
+        stages = self._pipeline.health().stages.values()
+        for pid in {stage.pid for stage in stages if stage.state != "dead"} - {0, os.getpid()}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         os._exit(KILLED_BY_SIGINT)
 
 
