@@ -165,7 +165,7 @@ def _apply_option(
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     if default is not None and type(value) is not type(default):
-        return [f"--{key}: {text!r} must be a {type(default).__name__} like {default!r}"]
+        return [f"--{key}: {text!r} must be {type(default).__name__}, like {default!r}"]
     stages[stage.name] = dataclasses.replace(stage, options={**stage.options, field: value})
     return []
 
@@ -189,7 +189,7 @@ def _written(stage: StageConfig, field: str, value: Resolvable) -> str:
         return value.target
     if isinstance(value, FunctionType | type):
         target = f"{value.__module__}:{value.__qualname__}"
-        if value.__module__ != "__main__" and "." not in value.__qualname__:
+        if value.__module__ != "__main__" and value.__qualname__.isidentifier():
             return target
     else:
         target = repr(value)

@@ -160,6 +160,7 @@ class ScriptedEngine:
         self._scripts: dict[str, list[int | None]] = {}
         self._given: dict[str, int] = {}
         self._steps = 0
+        self._tokens = 0
         self.fed: list[tuple[str, Any]] = []
         self.aborted: list[str] = []
 
@@ -203,7 +204,7 @@ class ScriptedEngine:
             kv_pages_used=0,
             kv_pages_total=0,
             steps=self._steps,
-            tokens=sum(self._given.values()),
+            tokens=self._tokens,
         )
 
     def _next(self, request_id: str) -> list[StepOutput]:
@@ -213,6 +214,7 @@ class ScriptedEngine:
         token, index = script.pop(0), self._given[request_id]
         assert token is not None
         self._given[request_id] += 1
+        self._tokens += 1
         reason: FinishReason | None = None if script else "stop"
         if not script:
             self._forget(request_id)

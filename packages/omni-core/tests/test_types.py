@@ -1,0 +1,40 @@
+"""Arithmetic of the nouns."""
+
+from __future__ import annotations
+
+import msgspec
+
+from omni_core.types import Message, RequestParams, SamplingParams, TextPart, Usage
+
+
+def test_over_takes_the_callers_values_where_they_are_set() -> None:
+    mine = SamplingParams(temperature=0.0, ignore_eos=False, stop=())
+    defaults = SamplingParams(temperature=0.9, top_k=50, ignore_eos=True, stop=("x",), seed=7)
+    assert mine.over(defaults) == SamplingParams(
+        temperature=0.0, top_k=50, ignore_eos=False, stop=(), seed=7
+    )
+    assert SamplingParams().over(defaults) == defaults
+
+
+def test_usage_adds_field_by_field() -> None:
+    left = Usage(prompt_tokens=1, prompt_audio_tokens=2, cached_tokens=3, text_tokens=4)
+    right = Usage(prompt_tokens=10, prompt_image_tokens=20, text_tokens=30, audio_tokens=40)
+    assert left + right == Usage(
+        prompt_tokens=11,
+        prompt_audio_tokens=2,
+        prompt_image_tokens=20,
+        cached_tokens=3,
+        text_tokens=34,
+        audio_tokens=40,
+    )
+
+
+def test_sampling_for_an_unnamed_stage_is_unset() -> None:
+    params = RequestParams(stage_params={"talker": SamplingParams(seed=1)})
+    assert params.sampling_for("talker").seed == 1
+    assert params.sampling_for("thinker") == SamplingParams()
+
+
+def test_messages_round_trip_by_tag() -> None:
+    message = Message(role="user", content=(TextPart(text="hi"),))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message
