@@ -11,7 +11,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -26,11 +26,14 @@ _TENSOR_EXT: Final = 1
 INLINE_LIMIT_BYTES: Final = 16 * 1024
 """Larger tensors go through shared memory: about where two copies cost more than a mapping."""
 
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
+"""What msgspec raises for bytes that are no message, and Python for no bytes."""
+
 
 class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
     kind: _Kind
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     frame: int
     """Index of the frame with the bytes; 0 if they are in `segment`."""
     segment: str
@@ -69,14 +72,14 @@ class Codec:
         decoder = msgspec.msgpack.Decoder(kind, ext_hook=incoming.tensor, dec_hook=_expect_instance)
         try:
             return decoder.decode(frames[0])
-        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as exc:
+        except _UNREADABLE as exc:
             raise ProtocolError(f"undecodable message: {exc}") from exc
 
     def request_of(self, frames: Sequence[Frame]) -> str | None:
         """The request a message that `decode` refused was about, if its header says so."""
         try:
             return msgspec.msgpack.decode(frames[0], type=_Address).request_id
-        except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+        except _UNREADABLE:
             return None
 
 
@@ -127,7 +130,7 @@ class _Incoming:
         payload = self._bytes(ref)
         try:
             return _rebuild(ref, payload)
-        except (TypeError, ValueError, AttributeError) as exc:
+        except (TypeError, ValueError, AttributeError, RuntimeError) as exc:
             raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
 
     def _bytes(self, ref: _TensorRef) -> Frame:
