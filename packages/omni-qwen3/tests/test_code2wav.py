@@ -10,11 +10,9 @@ import torch
 from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.errors import ConfigError
 from omni_core.types import IntArray, RequestParams
 from omni_qwen3.code2wav.memory import Memory
 from omni_qwen3.code2wav.model import PREFIX, Code2Wav, load_model
-from omni_qwen3.code2wav.stage import Options
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder, WindowVocoder
 from omni_qwen3.weights import Checkpoint
 
@@ -140,9 +138,3 @@ def test_empty_codes_change_nothing(model: Code2Wav) -> None:
     assert vocoder.push([state], [random_codes(0)])[0].size == 0
     assert state.is_fresh
     assert vocoder.flush(state).size == 0
-
-
-def test_every_wrong_option_is_named() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Options.parse("code2wav", {"decode": "fast", "max_frames_per_push": 0, "speed": 2})
-    assert len(caught.value.problems) == 3

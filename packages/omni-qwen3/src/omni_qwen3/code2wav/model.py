@@ -157,6 +157,8 @@ class Code2Wav(nn.Module):
 
     def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
         """Advance a batch of streams by n > 0 frames; `memory` is updated in place."""
+        if codes.shape[1] != self.config.groups:
+            raise ValueError(f"a frame has {self.config.groups} codes, not {codes.shape[1]}")
         offsets = torch.arange(self.config.groups, device=codes.device) * self.config.codebook_size
         x = self.code_embedding(codes + offsets[:, None]).mean(1)
         x = self.pre_transformer(x, memory).transpose(1, 2)
