@@ -1,0 +1,169 @@
+"""OmniScheduler over an engine that follows a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from omni_core.engine.base import EngineRequest, StepOutput
+from omni_core.errors import ContextLengthError, MediaError, OmniError
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Outbox, Work
+from omni_core.scheduler.omni import OmniScheduler
+from omni_core.testing.fakes import Call, ScriptedEngine, running
+from omni_core.types import RequestParams, SamplingParams
+
+
+@dataclass
+class Tokens:
+    """An ARStage that streams token ids. Payload: {"script": tokens}."""
+
+    broken: str = ""
+    """The method that raises for request "bad"."""
+    error: Exception = field(default_factory=lambda: KeyError("gone"))
+    forgotten: list[str] = field(default_factory=list)
+
+    def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
+        self._break("admit", work.request_id)
+        if not work.payload["script"]:
+            outbox.done(work.request_id)
+            return None
+        return EngineRequest(
+            request_id=work.request_id,
+            prompt_len=1,
+            inputs=work.payload["script"],
+            params=work.params,
+            sampling=SamplingParams(max_tokens=8, temperature=0.0),
+        )
+
+    def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
+        self._break("publish", request.request_id)
+        outbox.stream(request.request_id, output.token)
+        if output.finish_reason is not None:
+            outbox.complete(request.request_id, finish_reason=output.finish_reason)
+
+    def forget(self, request_id: str) -> None:
+        self.forgotten.append(request_id)
+
+    def _break(self, method: str, request_id: str) -> None:
+        if (self.broken, "bad") == (method, request_id):
+            raise self.error
+
+
+def work(name: str, *script: int | None) -> Work:
+    return Work(name, RequestParams(), {"script": list(script)})
+
+
+def streamed(calls: list[Call]) -> list[Any]:
+    return [call.value for call in calls if call.method == "stream"]
+
+
+def test_requests_run_together_and_end_with_their_reason() -> None:
+    engine, stage = ScriptedEngine(), Tokens()
+    scheduler = OmniScheduler(engine, stage)
+    with running(scheduler, [work("a", 1, 2, 3), work("b", 7)]) as (_, outbox):
+        outbox.wait_for("complete", "a")
+    assert streamed(outbox.of("a")) == [1, 2, 3]
+    assert streamed(outbox.of("b")) == [7]
+    assert outbox.of("a")[-1] == Call("complete", "a", "stop")
+    assert [call.request_id for call in outbox.calls][:2] == ["a", "b"]
+    stats = scheduler.stats()
+    assert (stats["requests"], stats["running"], stats["steps"], stats["tokens"]) == (2, 0, 3, 4)
+    assert stage.forgotten == []
+
+
+def test_chunks_reach_the_engine_in_order_with_none_at_the_end() -> None:
+    engine = ScriptedEngine()
+    items = [work("a", None, 1), Chunk("a", "x", "c1"), ChunksDone("a", "x")]
+    items += [Chunk("stranger", "x", "lost")]
+    with running(OmniScheduler(engine, Tokens()), items) as (_, outbox):
+        outbox.wait_for("complete", "a")
+    assert engine.fed == [("a", "c1"), ("a", None)]
+
+
+def test_the_loop_waits_for_chunks_without_stepping() -> None:
+    engine = ScriptedEngine()
+    with running(OmniScheduler(engine, Tokens()), [work("a", 1, None, 2)]) as (inbox, outbox):
+        outbox.wait_for("stream", "a")
+        assert engine.stats().steps == 1
+        inbox.put(Chunk("a", "x", "go"))
+        outbox.wait_for("complete", "a")
+    assert engine.stats().steps == 2
+
+
+def test_nothing_to_generate_never_reaches_the_engine() -> None:
+    engine = ScriptedEngine()
+    scheduler = OmniScheduler(engine, Tokens())
+    with running(scheduler, [work("a")]) as (_, outbox):
+        outbox.wait_for("done", "a")
+    assert engine.stats().steps == 0
+    assert scheduler.stats()["requests"] == 1
+
+
+def test_an_abort_frees_the_engine_and_the_stage() -> None:
+    engine, stage = ScriptedEngine(), Tokens()
+    scheduler = OmniScheduler(engine, stage)
+    items = [work("a", None, 1), Abort("a"), Abort("never seen"), work("b", 2)]
+    with running(scheduler, items) as (_, outbox):
+        outbox.wait_for("complete", "b")
+    assert engine.aborted == ["a"]
+    assert stage.forgotten == ["a"]
+    assert outbox.of("a") == []
+    assert scheduler.stats()["running"] == 0
+
+
+def test_close_aborts_what_is_left() -> None:
+    engine, stage = ScriptedEngine(), Tokens()
+    with running(OmniScheduler(engine, stage), [work("a", 1, None, 2)]) as (_, outbox):
+        outbox.wait_for("stream", "a")
+    assert engine.aborted == ["a"]
+    assert stage.forgotten == ["a"]
+
+
+def test_a_refused_admission_fails_alone() -> None:
+    error = ContextLengthError("too long")
+    engine, stage = ScriptedEngine(refused={"bad": error}), Tokens()
+    with running(OmniScheduler(engine, stage), [work("bad", 1), work("b", 2, 3)]) as (_, outbox):
+        outbox.wait_for("complete", "b")
+    assert outbox.of("bad") == [Call("fail", "bad", error)]
+    assert stage.forgotten == ["bad"]
+    assert streamed(outbox.of("b")) == [2, 3]
+
+
+@pytest.mark.parametrize("method", ["admit", "publish"])
+@pytest.mark.parametrize("error", [KeyError("gone"), MediaError("torn")], ids=type)
+def test_a_stage_that_raises_fails_one_request(method: str, error: Exception) -> None:
+    engine, stage = ScriptedEngine(), Tokens(broken=method, error=error)
+    scheduler = OmniScheduler(engine, stage)
+    with running(scheduler, [work("bad", 1, 2), work("b", 3, 4)]) as (_, outbox):
+        outbox.wait_for("complete", "b")
+    [failed] = outbox.of("bad")
+    assert failed.method == "fail"
+    assert (
+        failed.value is error if isinstance(error, OmniError) else "KeyError" in str(failed.value)
+    )
+    assert stage.forgotten == ["bad"]
+    assert streamed(outbox.of("b")) == [3, 4]
+    assert scheduler.stats()["running"] == 0
+
+
+def test_an_id_still_in_use_fails_the_second_request() -> None:
+    with running(OmniScheduler(ScriptedEngine(), Tokens()), [work("a", None, 1)]) as (
+        inbox,
+        outbox,
+    ):
+        inbox.put(work("a", 1))
+        assert "ValueError" in outbox.wait_for("fail", "a").value.message
+
+
+def test_a_broken_step_ends_the_loop() -> None:
+    class Broken(ScriptedEngine):
+        def step(self) -> list[StepOutput]:
+            raise RuntimeError("device lost")
+
+    with (
+        pytest.raises(RuntimeError, match="device lost"),
+        running(OmniScheduler(Broken(), Tokens()), [work("a", 1)]),
+    ):
+        pass
