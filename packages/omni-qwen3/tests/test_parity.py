@@ -351,6 +351,16 @@ def check(got: dict[str, Answer], expected: dict[str, Answer]) -> None:
         assert np.array_equal(answer.codes, expected[name].codes), name
 
 
+def test_the_cases_end_in_every_way(expected: dict[str, Answer]) -> None:
+    assert len({tuple(answer.text) for answer in expected.values()}) == len(CASES)
+    assert {len(answer.text) == MAX_TEXT for answer in expected.values()} == {True, False}
+    assert {answer.codes.shape[1] == MAX_FRAMES - 1 for answer in expected.values()} == {
+        True,
+        False,
+    }
+    assert all(len(np.unique(answer.codes)) > 10 for answer in expected.values())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_request_equals_transformers(
     name: str, system: System, prepared: dict[str, Any], expected: dict[str, Answer]

@@ -154,7 +154,8 @@ class Weights:
     def _read(self, name: str) -> torch.Tensor:
         tensor = self._checkpoint.tensor(name)
         self._done += 1
-        if self._done % max(1, self._total // REPORTS_PER_LOAD) == 0:
+        every = max(1, self._total // REPORTS_PER_LOAD)
+        if self._done % every == 0 or self._done == self._total:
             self._report(f"loading weights {self._done}/{self._total}")
         return tensor
 

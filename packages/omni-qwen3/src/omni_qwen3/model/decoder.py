@@ -52,6 +52,7 @@ class DecoderLayer:
         layer: int,
         attend: AttentionBatch,
     ) -> torch.Tensor:
+        """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
         x = x + self.attention(self.attention_norm(x), tables, layer, attend)
         return x + self.mlp(self.mlp_norm(x))
 

@@ -25,6 +25,7 @@ class RMSNorm:
     eps: float
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Any shape; the mean is taken in float32."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -153,6 +154,7 @@ class DenseMlp:
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (..., hidden) to (..., hidden)."""
         gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, self.down)
 
@@ -178,5 +180,6 @@ class ResizeMlp:
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (..., H) to (..., Talker hidden)."""
         inner = F.silu(F.linear(x, self.weight_in, self.bias_in))
         return F.linear(inner, self.weight_out, self.bias_out)

@@ -28,6 +28,7 @@ class SharedExpert:
     """(1, hidden)."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows (N, hidden) to (N, hidden)."""
         return torch.sigmoid(F.linear(x, self.gate)) * self.mlp(x)
 
 
