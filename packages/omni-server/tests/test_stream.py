@@ -133,6 +133,18 @@ async def test_client_leaving_an_unstreamed_request_closes_the_generator(live, k
     assert (await live.chat()).status_code == 200
 
 
+async def test_client_leaving_while_it_sends_is_no_error_of_ours(live):
+    host, _, port = live.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    await writer.drain()
+    async with asyncio.timeout(WITHIN_S):
+        while "omni_requests_in_flight 1.0" not in (await live.http.get("/metrics")).text:
+            await asyncio.sleep(0)
+    writer.close()
+    assert await ended_with_499(live)
+
+
 async def leave_before_the_answer(live, body):
     """Send a request, wait until the pipeline works on it, and hang up."""
     host, _, port = live.url.removeprefix("http://").partition(":")

@@ -20,6 +20,7 @@ import typer
 from omni_core.pipeline import Pipeline
 from omni_server.app import create_app
 from omni_server.cli.overrides import parse_overrides
+from omni_server.cli.progress import Progress
 from omni_server.http import HttpServer, bind, http_server
 from omni_server.settings import MIB, Settings
 
@@ -61,7 +62,7 @@ def serve(
         ar_engine=ar_engine,
         layout=cast('Literal["auto", "per-stage"]', layout),
         overrides=parse_overrides(context.args),
-        on_progress=_print_progress,
+        on_progress=Progress(typer.echo),
     )
     settings = Settings(
         served_model_name=served_model_name or Path(model_path).resolve().name,
@@ -138,7 +139,3 @@ def url_of(listener: socket.socket) -> str:
     """Where clients reach a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _print_progress(stage: str, doing: str) -> None:
-    typer.echo(f"{stage}: {doing}")

@@ -37,7 +37,7 @@ class ChatCall:
 
 
 def parse_call(
-    body: bytes,
+    body: bytes | bytearray,
     *,
     pipeline: Pipeline,
     served_model_name: str,

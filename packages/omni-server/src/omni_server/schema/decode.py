@@ -21,7 +21,9 @@ _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "bo
 _NAME = re.compile(r"\b(str|int|float|bool)\b")
 
 
-def decode_body(body: bytes, kind: type[T], hints: Mapping[str, str] | None = None) -> T:
+def decode_body(
+    body: bytes | bytearray, kind: type[T], hints: Mapping[str, str] | None = None
+) -> T:
     """Parse a JSON body; a RequestError names the field at fault.
 
     `hints` maps the last name of a path to what may stand there, for msgspec's terser messages.
