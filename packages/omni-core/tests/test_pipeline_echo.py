@@ -162,7 +162,8 @@ async def test_stages_leave_when_the_parent_is_killed(tmp_path: Path) -> None:
         "async def main():\n"
         "    path = echo.write_checkpoint(Path(sys.argv[1]))\n"
         "    async with Pipeline.load(path, plugins=echo.plugins(), device='cpu') as p:\n"
-        "        print(*(s.pid for s in p.health().stages.values()), flush=True)\n"
+        "        pids = [s.pid for s in p.health().stages.values()]\n"
+        "        print(p._runtime.run_dir, *pids, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
@@ -170,14 +171,17 @@ async def test_stages_leave_when_the_parent_is_killed(tmp_path: Path) -> None:
         os.sys.executable, "-c", script, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    pids = {int(pid) for pid in (await parent.stdout.readline()).split()}
+    run_dir, *printed = (await parent.stdout.readline()).decode().split()
+    pids = {int(pid) for pid in printed}
     assert len(pids) == 2
+    assert Path(run_dir).is_dir()
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
+    assert not Path(run_dir).exists()
 
 
 async def test_shutdown_fails_requests_in_flight(tmp_path: Path) -> None:

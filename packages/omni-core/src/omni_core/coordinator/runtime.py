@@ -126,7 +126,12 @@ class Runtime:
         await self._until_ready()
 
     async def close(self) -> None:
-        """Fail what is in flight, stop the processes, free sockets and shared memory."""
+        """Fail what is in flight, stop the processes, free sockets and shared memory.
+
+        Cancelled, it kills instead of waiting. A second call does nothing.
+        """
+        if self._closing:
+            return
         self._closing = True
         self.serving = False
         self.coordinator.close(NotReadyError("the server is shutting down; retry elsewhere"))
@@ -137,7 +142,7 @@ class Runtime:
                 await self._launcher.stop(_STOP_GRACE_S)
                 self._receiver.cancel()
                 await asyncio.wait([self._receiver])
-        finally:  # cancelled: the owner is in a hurry
+        finally:
             self._launcher.kill()
             if self._receiver is not None:
                 self._receiver.cancel()

@@ -1,0 +1,274 @@
+"""The books of requests over stages: pure, without processes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.errors import (
+    ErrorInfo,
+    MediaError,
+    NotReadyError,
+    OmniError,
+    RequestError,
+    StageDiedError,
+)
+from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, ToStage
+from omni_core.specs import Ref, StageConfig
+from omni_core.types import Event, Finished, Request, RequestParams, TextDelta, Usage
+
+BUILD = Ref("x:y")
+STAGES = [
+    StageConfig(name="entry", factory=BUILD, next=("image", "join"), process="front"),
+    StageConfig(name="image", factory=BUILD, next=("join",)),
+    StageConfig(name="join", factory=BUILD, next=("think",), process="front"),
+    StageConfig(name="think", factory=BUILD, next=("detok", "talk")),
+    StageConfig(name="detok", factory=BUILD, terminal="text"),
+    StageConfig(name="talk", factory=BUILD, next=("voice",)),
+    StageConfig(name="voice", factory=BUILD, terminal="audio"),
+]
+OPENS = {
+    "entry": ("image", "join"),
+    "image": ("join",),
+    "join": ("think",),
+    "think": ("detok", "talk"),
+    "detok": (),
+    "talk": ("voice",),
+    "voice": (),
+}
+SILENT = {"entry": ("join",), "join": ("think",), "think": ("detok",), "detok": ()}
+
+
+class Desk:
+    """A coordinator whose stages are all ready, and what it sent."""
+
+    def __init__(self, *, ready: bool = True) -> None:
+        self.sent: list[tuple[str, ToStage]] = []
+        self.coordinator = Coordinator(STAGES, "entry", self._send)
+        if ready:
+            for stage in STAGES:
+                self.coordinator.process_ready(stage.name)
+
+    def _send(self, process: str, message: ToStage) -> None:
+        self.sent.append((process, message))
+
+    def submit(self, *modalities: Any, name: str | None = None) -> Active:
+        params = RequestParams(modalities=modalities or ("text", "audio"))
+        return self.coordinator.submit(Request(messages=(), params=params, request_id=name))
+
+    def done(self, active: Active, stage: str, **fields: Any) -> None:
+        base: dict[str, Any] = {
+            "opened": OPENS[stage],
+            "usage": Usage(),
+            "finish_reason": None,
+            "start_s": active.submitted_s + 1,
+            "first_output_s": None,
+            "end_s": active.submitted_s + 2,
+        }
+        message = Done(request_id=active.request_id, stage=stage, **{**base, **fields})
+        self.coordinator.handle(message)
+
+    def aborted(self) -> set[str]:
+        processes = [p for p, m in self.sent if isinstance(m, AbortRequest)]
+        assert len(processes) == len(set(processes)), "one message for each process"
+        return set(processes)
+
+
+def events(active: Active) -> list[Event | OmniError]:
+    found = []
+    while not active.events.empty():
+        found.append(active.events.get_nowait())
+    return found
+
+
+def test_a_request_enters_at_the_entry() -> None:
+    desk = Desk()
+    active = desk.submit()
+    [(process, message)] = desk.sent
+    assert process == "front"
+    assert isinstance(message, DataReady)
+    assert (message.target, message.request_id) == ("entry", active.request_id)
+    assert desk.coordinator.in_flight == 1
+
+
+def test_dones_in_any_order_finish_exactly_once() -> None:
+    """Processes race: a stage's end may be heard before that of the stage that fed it."""
+    desk = Desk()
+    for order in itertools.permutations(OPENS):
+        active = desk.submit()
+        for stage in order[:-1]:
+            desk.done(active, stage)
+            assert active.events.empty(), (order, stage)
+        desk.done(active, order[-1])
+        [finished] = events(active)
+        assert isinstance(finished, Finished)
+        assert active.ended
+    assert desk.coordinator.in_flight == 0
+    assert desk.aborted() == set()
+
+
+def test_a_text_request_needs_no_voice_and_ends_without_it() -> None:
+    desk = Desk()
+    active = desk.submit("text")
+    assert active.needed == {"entry", "image", "join", "think", "detok"}
+    for stage, opened in SILENT.items():
+        assert not active.ended
+        desk.done(active, stage, opened=opened)
+    assert isinstance(events(active)[0], Finished)
+
+
+def test_finished_sums_usage_and_sorts_the_timeline() -> None:
+    desk = Desk()
+    active = desk.submit("text")
+    start = active.submitted_s
+    desk.done(
+        active,
+        "detok",
+        usage=Usage(text_tokens=5),
+        finish_reason="length",
+        start_s=start + 3,
+        first_output_s=start + 3.5,
+        end_s=start + 4,
+    )
+    desk.done(active, "think", opened=("detok",), usage=Usage(prompt_tokens=7), start_s=start + 2)
+    desk.done(active, "join", finish_reason=None, start_s=start + 1)
+    desk.done(active, "entry", opened=("join",), start_s=start + 0.5)
+    [finished] = events(active)
+    assert isinstance(finished, Finished)
+    assert finished.finish_reason == "length"
+    assert finished.usage == Usage(prompt_tokens=7, text_tokens=5)
+    assert [span.stage for span in finished.timeline] == ["entry", "join", "think", "detok"]
+    last = finished.timeline[-1]
+    assert (last.start_s, last.end_s) == pytest.approx((3, 4))
+    assert last.first_output_s == pytest.approx(3.5)
+    assert finished.timeline[0].first_output_s is None
+
+
+def test_only_the_text_terminal_gives_the_finish_reason() -> None:
+    desk = Desk()
+    active = desk.submit()
+    for stage in OPENS:
+        desk.done(active, stage, finish_reason="length" if stage == "voice" else "stop")
+    [finished] = events(active)
+    assert isinstance(finished, Finished)
+    assert finished.finish_reason == "stop"
+
+
+def test_events_pass_in_order() -> None:
+    desk = Desk()
+    active = desk.submit()
+    deltas = [TextDelta(text=text) for text in "abc"]
+    for delta in deltas:
+        desk.coordinator.handle(Emit(request_id=active.request_id, stage="detok", event=delta))
+    assert events(active) == deltas
+
+
+def test_a_failure_aborts_every_process_the_request_may_be_in() -> None:
+    desk = Desk()
+    active, other = desk.submit("text"), desk.submit()
+    error = MediaError("torn").info("image")
+    desk.coordinator.handle(Fail(request_id=active.request_id, stage="image", error=error))
+    [raised] = events(active)
+    assert isinstance(raised, MediaError)
+    assert raised.message == "torn"
+    assert desk.aborted() == {"front", "image", "think", "detok"}
+    assert events(other) == []
+    desk.done(active, "entry")
+    desk.coordinator.handle(Fail(request_id=active.request_id, stage="image", error=error))
+    assert events(active) == []
+
+
+def test_releasing_early_aborts_and_releasing_late_does_not() -> None:
+    desk = Desk()
+    early, late = desk.submit(), desk.submit("text")
+    for stage, opened in SILENT.items():
+        desk.done(late, stage, opened=opened)
+    desk.coordinator.release(late)
+    assert desk.aborted() == set()
+    desk.coordinator.release(early)
+    assert desk.aborted() == {"front", "image", "think", "detok", "talk", "voice"}
+    desk.coordinator.release(early)
+    assert desk.coordinator.in_flight == 0
+
+
+def test_ids_are_unique_though_names_are_not() -> None:
+    desk = Desk()
+    ids = [desk.submit(name="same").request_id for _ in range(3)]
+    ids += [desk.submit().request_id for _ in range(3)]
+    assert len(set(ids)) == 6
+    assert all(request_id.startswith("same#") for request_id in ids[:3])
+
+
+def test_a_dead_process_fails_who_needs_it_and_nobody_else() -> None:
+    desk = Desk()
+    spoken, silent = desk.submit(), desk.submit("text")
+    desk.coordinator.process_died("voice", "exit code 3")
+    [error] = events(spoken)
+    assert isinstance(error, StageDiedError)
+    assert "'voice' ended" in error.message
+    assert "exit code 3" in error.message
+    assert events(silent) == []
+    assert desk.aborted() == {"front", "image", "think", "detok", "talk"}
+    with pytest.raises(NotReadyError, match="not ready: voice"):
+        desk.submit()
+    desk.submit("text")
+
+
+def test_a_process_that_dies_takes_all_its_stages_along() -> None:
+    desk = Desk()
+    active = desk.submit("text")
+    desk.coordinator.process_died("front", "exit code 1")
+    assert isinstance(events(active)[0], StageDiedError)
+    states = desk.coordinator.states
+    assert [name for name, state in states.items() if state == "dead"] == ["entry", "join"]
+    assert "front" not in desk.aborted()
+
+
+def test_requests_wait_until_the_stages_they_need_are_ready() -> None:
+    desk = Desk(ready=False)
+    for name in ("entry", "image", "join", "think"):
+        desk.coordinator.process_ready(name)
+    with pytest.raises(NotReadyError, match="not ready: detok; retry"):
+        desk.submit("text")
+    desk.coordinator.process_ready("detok")
+    desk.submit("text")
+
+
+def test_modalities_are_checked() -> None:
+    desk = Desk()
+    with pytest.raises(RequestError, match="does not produce video; ask for audio, text") as caught:
+        desk.submit("video")
+    assert caught.value.param == "modalities"
+    with pytest.raises(RequestError, match="name a modality: audio, text"):
+        desk.coordinator.submit(Request(messages=(), params=RequestParams(modalities=())))
+    assert desk.sent == []
+
+
+def test_closing_fails_what_runs_and_refuses_what_comes() -> None:
+    desk = Desk()
+    active = desk.submit()
+    desk.coordinator.close(NotReadyError("shutting down"))
+    assert isinstance(events(active)[0], NotReadyError)
+    with pytest.raises(NotReadyError, match="shutting down"):
+        desk.submit()
+
+
+def test_one_request_can_be_failed_by_name() -> None:
+    desk = Desk()
+    active, other = desk.submit(), desk.submit()
+    desk.coordinator.fail_request(active.request_id, RequestError("bad"))
+    desk.coordinator.fail_request("nobody", RequestError("bad"))
+    assert [type(event) for event in events(active)] == [RequestError]
+    assert events(other) == []
+
+
+def test_strangers_change_nothing() -> None:
+    desk = Desk()
+    desk.coordinator.process_ready("stranger")
+    assert set(desk.coordinator.states) == set(OPENS)
+    error = ErrorInfo(kind="StageError", message="x")
+    desk.coordinator.handle(Fail(request_id="nobody", stage="think", error=error))
+    assert desk.sent == []

@@ -1,0 +1,193 @@
+"""What a running pipeline must survive, and what it must not cost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from omni_core.addresses import COORDINATOR, address
+from omni_core.coordinator import runtime as runtime_module
+from omni_core.coordinator.launcher import Launcher
+from omni_core.coordinator.runtime import Runtime
+from omni_core.errors import NotReadyError, ProtocolError
+from omni_core.messages import DataReady, Emit, Hello, StreamDone
+from omni_core.pipeline import Pipeline
+from omni_core.relay import shm
+from omni_core.testing import echo
+from omni_core.types import (
+    AudioDelta,
+    Message,
+    Request,
+    RequestParams,
+    TextDelta,
+    TextPart,
+)
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+IDLE_SHARE = 0.01
+IDLE_S = 3.0
+
+
+def load(path: Path) -> Pipeline:
+    return Pipeline.load(echo.write_checkpoint(path), plugins=echo.plugins(), device="cpu")
+
+
+def ask(text: str) -> Request:
+    message = Message(role="user", content=(TextPart(text=text),))
+    return Request(
+        messages=(message,), params=RequestParams(modalities=("text", "audio")), request_id="asked"
+    )
+
+
+@pytest.fixture
+async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
+    async with load(tmp_path) as running:
+        yield running
+
+
+def runtime_of(pipeline: Pipeline) -> Runtime:
+    assert pipeline._runtime is not None
+    return pipeline._runtime
+
+
+@contextmanager
+def socket_to(pipeline: Pipeline, process: str) -> Iterator[zmq.Socket[bytes]]:
+    """A line into a process of the pipeline, as a stranger would open it."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as line:
+        line.connect(address(runtime_of(pipeline).run_dir, process))
+        yield line
+        line.close(linger=5000)
+
+
+async def words_of(pipeline: Pipeline, text: str) -> str:
+    return "".join([e.text async for e in pipeline.generate(ask(text)) if isinstance(e, TextDelta)])
+
+
+GARBAGE = [
+    [b""],
+    [b"\xc1"],
+    [b"\x91" * 10_000],
+    [msgspec.msgpack.encode({"type": "Setup", "version": "x"})],
+    [b"a", b"b", b"c"],
+]
+EARS = [COORDINATOR, "front", "voice"]
+
+
+async def test_garbage_on_any_socket_costs_nothing(pipeline: Pipeline) -> None:
+    encode = msgspec.msgpack.encode
+    strange = [
+        Hello(version=1, process="stranger", pid=1),
+        StreamDone(request_id="nobody", source="x", target="nowhere"),
+        DataReady(request_id="r", source="x", target="no", params=RequestParams(), payload={}),
+    ]
+    for process in EARS:
+        with socket_to(pipeline, process) as line:
+            for frames in [*GARBAGE, *([encode(message)] for message in strange)]:
+                line.send_multipart(frames)
+    assert await words_of(pipeline, "still here") == "still here "
+    assert pipeline.health().status == "ready"
+
+
+async def test_an_unreadable_event_fails_its_own_request(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = pipeline.generate(ask("hang"))
+    await anext(stream)
+    [request_id] = runtime_of(pipeline).coordinator._active
+    event = AudioDelta(samples=np.zeros(0, np.float32), sample_rate=1)
+    lost = msgspec.structs.replace(event, samples=msgspec.msgpack.Ext(1, b"?"))
+    with socket_to(pipeline, COORDINATOR) as line:
+        frame = msgspec.msgpack.encode(Emit(request_id=request_id, stage="voice", event=lost))
+        line.send_multipart([frame])
+    with pytest.raises(ProtocolError, match="undecodable"), caplog.at_level(logging.CRITICAL):
+        async for _ in stream:
+            pass
+    assert await words_of(pipeline, "others go on") == "others go on "
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process and its threads, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+async def test_an_idle_pipeline_sleeps(pipeline: Pipeline) -> None:
+    """The one test that waits on purpose: idleness has no event to wait for."""
+    pids = {health.pid for health in pipeline.health().stages.values()} | {os.getpid()}
+    await words_of(pipeline, "warm")
+    before = {pid: cpu_s(pid) for pid in pids}
+    await asyncio.sleep(IDLE_S)
+    for pid, started in before.items():
+        assert cpu_s(pid) - started <= IDLE_SHARE * IDLE_S, f"pid {pid} of {pids}"
+
+
+async def test_a_closed_pipeline_refuses_requests(tmp_path: Path) -> None:
+    pipeline = load(tmp_path)
+    with pytest.raises(NotReadyError, match="enter the pipeline first"):
+        await words_of(pipeline, "too early")
+    async with pipeline:
+        run_dir = runtime_of(pipeline).run_dir
+        assert run_dir.is_dir()
+    assert not run_dir.exists()
+    with pytest.raises(NotReadyError, match="shutting down"):
+        await words_of(pipeline, "too late")
+    assert await pipeline.stats() == {}
+    assert pipeline.health().status == "closing"
+    with pytest.raises(NotReadyError, match="load it again"):
+        await pipeline.__aenter__()
+
+
+async def test_an_impatient_owner_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Cancelled while it closes, as by a second Ctrl-C."""
+    async with load(tmp_path) as pipeline:
+        runtime = runtime_of(pipeline)
+        pids = [health.pid for health in pipeline.health().stages.values()]
+        closing = asyncio.create_task(runtime.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert not runtime.run_dir.exists()
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_runtime_that_cannot_be_made_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise zmq.ZMQError(zmq.EADDRINUSE)
+
+    monkeypatch.setattr(shm, "_root", lambda: tmp_path)
+    monkeypatch.setattr(runtime_module, "CoordinatorLinks", refuse)
+    plan = load(tmp_path / "model")._plan
+    with pytest.raises(zmq.ZMQError):
+        Runtime(plan, lambda stage, text: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+async def test_output_without_line_ends_never_blocks_a_child() -> None:
+    reader = asyncio.StreamReader()
+    launcher = Launcher(Path(), lambda name, code, output: None)
+    launcher._tails["talk"] = tail = deque()
+    reader.feed_data(b"10%\r20%\r\n\n" + b"x" * 200_000 + b"\nlast \xff words")
+    reader.feed_eof()
+    await launcher._read_output("talk", SimpleNamespace(stdout=reader))  # type: ignore[arg-type]
+    assert list(tail)[:2] == ["10%", "20%"]
+    assert sum(line.count("x") for line in tail) == 200_000
+    assert tail[-1] == "last \ufffd words"
