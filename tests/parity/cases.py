@@ -92,12 +92,12 @@ def _earlier_turns() -> list[Message]:
         _system(),
         _user(_audio(1, seed=3), _text("Say this.")),
         {"role": "assistant", "content": "one two three"},
-        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("And this picture?")),
+        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("What sound was that?")),
     ]
 
 
 CASES = (
-    Case(name="text", messages=_ask("What do you see and hear?")),
+    Case(name="text", messages=_ask("Describe the voice of the fox.")),
     Case(name="audio", messages=_ask("What do you see and hear?", _audio())),
     Case(name="image", messages=_ask("What do you see and hear?", _image())),
     Case(name="video", messages=_ask("What do you see and hear?", _video())),
@@ -110,8 +110,9 @@ CASES = (
     Case(name="all", messages=_ask("What do you see and hear?", _audio(), _image(), _video())),
     Case(name="multi_turn", messages=_earlier_turns()),
     Case(name="short_text", messages=[_user(_text("Hello"))], voice="Chelsie"),
+    Case(name="long_reply", messages=[_user(_text("Hi."))]),
     Case(name="long_text", messages=_ask("Please count: " + "one two three four five. " * 12)),
-    Case(name="text_limit", messages=_ask("How are you today?"), text_max_tokens=5),
+    Case(name="text_limit", messages=_ask("Count to five."), text_max_tokens=6),
     Case(name="talker_limit", messages=_ask("Describe this picture"), talker_max_tokens=12),
     Case(name="only_end", messages=[_user(_text("Thanks Silence."))]),
 )

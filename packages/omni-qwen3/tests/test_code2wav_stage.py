@@ -121,12 +121,10 @@ def test_codes_of_another_codec_fail_their_reply(tiny_checkpoint: str) -> None:
 def test_every_wrong_option_is_named(tiny_checkpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_stage(tiny_checkpoint, decode="fast", max_frames_per_push=0, speed=2)
-    assert [
-        name in text
-        for name, text in zip(
-            ("speed", "decode", "max_frames_per_push"), caught.value.problems, strict=True
-        )
-    ] == [True] * 3
+    unknown, decode, frames = caught.value.problems
+    assert "'speed'" in unknown
+    assert "stateful or window" in decode
+    assert "above 0" in frames
 
 
 @pytest.mark.parametrize(
