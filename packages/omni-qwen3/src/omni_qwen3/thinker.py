@@ -23,6 +23,7 @@ from omni_core.specs import StageContext
 from omni_core.types import IntArray, Payload, SamplingParams, Usage
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
+from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.model.decoder import Decoder
 from omni_qwen3.payloads import Conditioning, Prepared, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, flatten
@@ -44,9 +45,6 @@ def build(ctx: StageContext) -> Scheduler:
 
 def load_runner(ctx: StageContext) -> ThinkerRunner:
     """The checkpoint's language model, without its encoders."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(ctx.model_path)
     with Checkpoint(ctx.model_path) as checkpoint:
         return ThinkerRunner(
             open_weights(
@@ -54,7 +52,7 @@ def load_runner(ctx: StageContext) -> ThinkerRunner:
             ),
             load_config(ctx.model_path),
             eos_token_ids=eos_token_ids(ctx.model_path),
-            detokenize=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            detokenize=TokenBytes(ctx.model_path).text,
         )
 
 
