@@ -2,11 +2,14 @@
 
     python tests/parity/calibrate.py
 
-To be run again only when shapes, scales or names of the tiny checkpoint change. Greedy replies of
-random weights rarely end. What the model says before its end token does not depend on that token's
-head row, so the row is found by a search: record the hidden state and the winning logit of every
-step of every case, draw many rows, and take the one that first wins at a step we like in the most
-cases. The Talker's row is searched after the Thinker's, because the Talker hears the text.
+To be run again only when shapes, scales or names of the tiny checkpoint change. What it finds also
+depends on the cases; new constants need new references and a new digest in test_tiny.
+
+Greedy replies of random weights rarely end. What the model says before its end token does not
+depend on that token's head row, so the row is found by a search: record the hidden state and the
+winning logit of every step of every case, draw many rows, and take the one that first wins at a
+step we like in the most cases. The Talker's row is searched after the Thinker's, because the Talker
+hears the text.
 """
 
 from __future__ import annotations
