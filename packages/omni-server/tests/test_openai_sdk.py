@@ -61,6 +61,21 @@ async def test_audio_streamed(live, kit):
     assert len(pcm) == 2 * 1471
 
 
+async def test_the_sdks_own_accumulation_of_a_stream(live, kit):
+    asked = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "pcm16"}}
+    create = live.openai.chat.completions
+    async with create.stream(model=kit.MODEL, messages=MESSAGES, **asked) as stream:
+        message = (await stream.get_final_completion()).choices[0].message
+    whole = await create.create(model=kit.MODEL, messages=MESSAGES, **asked)
+    assert message.audio.id.count("audio_") == 1
+    assert message.audio.transcript == "Héllo there"
+    assert message.audio.data == whole.choices[0].message.audio.data
+    assert message.audio.model_dump()["sample_rate"] == kit.RATE
+    follow = [*MESSAGES, {"role": "assistant", "audio": {"id": message.audio.id}}, *MESSAGES]
+    await create.create(model=kit.MODEL, messages=follow)
+    assert live.pipeline.requests[-1].messages[1].content[0].text == "Héllo there"
+
+
 async def test_errors_become_the_sdks_exceptions(live, kit):
     create = live.openai.chat.completions.create
     with pytest.raises(openai.BadRequestError) as bad:

@@ -260,7 +260,7 @@ def test_streamed_audio_of_real_stages_equals_the_unstreamed(served):
     stream = served.chat(text, modalities=["audio"], stream=True)
     chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if '"data"' in line]
     audio = [chunk["choices"][0]["delta"]["audio"] for chunk in chunks]
-    assert len({a["id"] for a in audio}) == 1
+    assert sum("id" in a for a in audio) <= 1
     joined = b"".join(base64.b64decode(a["data"]) for a in audio)
     assert joined == base64.b64decode(whole["choices"][0]["message"]["audio"]["data"])
     assert len(joined) == 2 * 20 * echo.SAMPLES_PER_WORD

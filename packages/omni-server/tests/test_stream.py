@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 
+import numpy as np
 import pytest
 
 from omni_core.errors import StageDiedError
+from omni_core.media.encode import pcm16
 from omni_core.types import TextDelta
+from omni_server.audio import PcmPieces
 
 WITHIN_S = 1.0
 
@@ -55,15 +59,29 @@ async def test_audio_stream_has_one_id_and_adds_up_to_the_unstreamed(live, kit):
     assert deltas[0] == {"role": "assistant", "content": None}
     audio = [d["audio"] for d in deltas if "audio" in d]
     assert all("content" not in d for d in deltas[1:])
-    assert len({a["id"] for a in audio}) == 1
+    assert [i for i, a in enumerate(audio) if "id" in a] == [0]
     assert "".join(a.get("transcript", "") for a in audio) == "Héllo there"
-    assert set(audio[-1]) == {"id", "expires_at"}
+    assert set(audio[-1]) == {"expires_at"}
     assert not any("expires_at" in a for a in audio[:-1])
     pcm = b"".join(base64.b64decode(a["data"]) for a in audio if "data" in a)
-    assert {a["sample_rate"] for a in audio if "data" in a} == {kit.RATE}
+    assert [a["sample_rate"] for a in audio if "sample_rate" in a] == [kit.RATE]
     body = (await live.chat(modalities=["audio"], audio={"format": "pcm16"})).json()
     assert pcm == base64.b64decode(body["choices"][0]["message"]["audio"]["data"])
     assert len(pcm) == 2 * (480 + 31 + 960)
+
+
+def test_pcm_pieces_decode_alone_and_joined():
+    samples = np.linspace(-1, 1, 1000, dtype=np.float32)
+    pieces = PcmPieces()
+    sizes = [1, 1, 1, 5, 0, 480, 7, 505]
+    cuts = np.cumsum([0, *sizes])
+    texts = [pieces.push(samples[a:b]) for a, b in itertools.pairwise(cuts)] + [pieces.flush()]
+    assert pieces.flush() == ""
+    assert texts[:3] == ["", "", base64.b64encode(pcm16(samples[:3])).decode()]
+    assert base64.b64decode("".join(texts), validate=True) == pcm16(samples)
+    alone = [base64.b64decode(text, validate=True) for text in texts]
+    assert b"".join(alone) == pcm16(samples)
+    assert all(len(piece) % 2 == 0 for piece in alone)
 
 
 async def test_timeline_rides_on_the_finish_chunk(live):

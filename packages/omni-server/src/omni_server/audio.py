@@ -7,13 +7,38 @@ from __future__ import annotations
 
 import base64
 
-from omni_core.media.encode import AUDIO_MEDIA_TYPES, encode_audio
+from omni_core.media.encode import AUDIO_MEDIA_TYPES, encode_audio, pcm16
 from omni_core.types import FloatArray
 
 FORMATS = tuple(AUDIO_MEDIA_TYPES)
 STREAM_FORMAT = "pcm16"
+_PIECE_BYTES = 6
 
 
 def to_base64(samples: FloatArray, sample_rate: int, audio_format: str) -> str:
     """Samples as a base64 file of one of `FORMATS`."""
     return base64.b64encode(encode_audio(samples, sample_rate, audio_format)).decode("ascii")
+
+
+class PcmPieces:
+    """Streamed pcm16 whose base64 pieces may be decoded one by one or joined first.
+
+    Clients that add up deltas join the base64 text, which padding in the middle would break. So
+    pieces are cut where both samples (2 bytes) and base64 groups (3 bytes) end; at most two
+    samples wait for the next piece.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def push(self, samples: FloatArray) -> str:
+        """The next piece, "" when there are too few samples for one."""
+        data = self._rest + pcm16(samples)
+        whole = len(data) - len(data) % _PIECE_BYTES
+        self._rest = data[whole:]
+        return base64.b64encode(data[:whole]).decode("ascii")
+
+    def flush(self) -> str:
+        """The last piece, "" when nothing waits."""
+        rest, self._rest = self._rest, b""
+        return base64.b64encode(rest).decode("ascii")

@@ -84,7 +84,7 @@ def _hear(
         on_text(text)
     if data := audio.get("data"):
         heard.pcm += base64.b64decode(data)
-        heard.sample_rate = audio["sample_rate"]
+        heard.sample_rate = audio.get("sample_rate", heard.sample_rate)
         heard.first_audio_s = elapsed_s if heard.first_audio_s is None else heard.first_audio_s
 
 

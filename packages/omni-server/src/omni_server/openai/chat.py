@@ -1,7 +1,7 @@
 """POST /v1/chat/completions, JSON and server-sent events.
 
 Knows how events of the pipeline become an answer. What a request may say is `call`'s, what an
-answer looks like is `reply`'s.
+answer looks like is `reply`'s and `chunks`'.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, CodecDelta, Finished, TextDelta
+from omni_core.types import AudioDelta, Finished, TextDelta
 from omni_server.body import read_body
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
 from omni_server.openai.call import ChatCall, parse_call
+from omni_server.openai.chunks import ChunkWriter
 from omni_server.openai.messages import MessageRules
 from omni_server.openai.reply import (
-    ChunkWriter,
     Json,
     ReplyIds,
     audio_object,
@@ -133,31 +133,16 @@ async def _frames(
     call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
 ) -> AsyncGenerator[bytes, None]:
     """The reply as server-sent events, each made from one event the moment it comes."""
-    chunks = ChunkWriter(ids=ids, wants_audio=call.wants_audio, include_usage=call.include_usage)
-    transcript: list[str] = []
-    role_sent = heard_audio = False
+    writer = ChunkWriter(call, ids)
     finished: Finished | None = None
     async with aclosing(context.pipeline.generate(call.request)) as events:
         async for event in events:
             timer.saw(event)
-            if not role_sent:
-                role_sent = True
-                yield sse(chunks.role())
-            match event:
-                case TextDelta(text=text) if text:
-                    transcript.append(text)
-                    yield sse(chunks.text(text))
-                case AudioDelta(samples=samples) if samples.size:
-                    heard_audio = True
-                    yield sse(chunks.audio(event))
-                case Finished():
-                    finished = event
-                case TextDelta() | AudioDelta() | CodecDelta():
-                    pass
+            for chunk in writer.hear(event):
+                yield sse(chunk)
+            if isinstance(event, Finished):
+                finished = event
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
-    if heard_audio:
-        yield sse(chunks.audio_end(context.transcripts.add(ids.audio_id, "".join(transcript))))
-    yield sse(chunks.finish(finished, call.include_timeline))
-    if call.include_usage:
-        yield sse(chunks.usage(finished))
+    for chunk in writer.close(finished, context.transcripts.add):
+        yield sse(chunk)

@@ -1,6 +1,6 @@
-"""What a chat call answers with: completion objects, chunks, usage.
+"""What a chat call answers with: the completion object and its parts.
 
-Shapes follow `ChatCompletion` and `ChatCompletionChunk` of the openai package. Extensions, marked
+Shapes follow `ChatCompletion` of the openai package. Extensions, marked
 where they are made: `sample_rate` beside audio data, `timeline`, and finer token details.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from omni_core.types import AudioDelta, Finished, StageSpan, Usage
-from omni_server.audio import STREAM_FORMAT, to_base64
+from omni_server.audio import to_base64
 
 Json = dict[str, Any]
 
@@ -94,60 +94,3 @@ def completion(ids: ReplyIds, text: str, audio: Json | None, finished: Finished)
         "usage": usage_object(finished.usage),
         "system_fingerprint": ids.fingerprint,
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkWriter:
-    """Builds the chunks of one streamed reply."""
-
-    ids: ReplyIds
-    wants_audio: bool
-    include_usage: bool
-
-    def role(self) -> Json:
-        """The first chunk."""
-        return self._delta({"role": "assistant", "content": None if self.wants_audio else ""})
-
-    def text(self, text: str) -> Json:
-        """More text: `content`, or the transcript of the audio that comes with it."""
-        if self.wants_audio:
-            return self._delta({"audio": {"id": self.ids.audio_id, "transcript": text}})
-        return self._delta({"content": text})
-
-    def audio(self, delta: AudioDelta) -> Json:
-        """More audio, as headerless 16-bit little-endian samples."""
-        data = to_base64(delta.samples, delta.sample_rate, STREAM_FORMAT)
-        audio = {"id": self.ids.audio_id, "data": data, "sample_rate": delta.sample_rate}
-        return self._delta({"audio": audio})
-
-    def audio_end(self, expires_at: int) -> Json:
-        """The last word on the audio."""
-        return self._delta({"audio": {"id": self.ids.audio_id, "expires_at": expires_at}})
-
-    def finish(self, finished: Finished, include_timeline: bool) -> Json:
-        """The one chunk with a finish reason."""
-        chunk = self._delta({}, finished.finish_reason)
-        if include_timeline:
-            chunk["timeline"] = timeline_object(finished.timeline)
-        return chunk
-
-    def usage(self, finished: Finished) -> Json:
-        """The chunk without choices that `stream_options.include_usage` asks for."""
-        return {**self._chunk([]), "usage": usage_object(finished.usage)}
-
-    def _delta(self, delta: Json, finish_reason: str | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._chunk([choice])
-
-    def _chunk(self, choices: list[Json]) -> Json:
-        chunk: Json = {
-            "id": self.ids.completion_id,
-            "object": "chat.completion.chunk",
-            "created": self.ids.created,
-            "model": self.ids.model,
-            "choices": choices,
-            "system_fingerprint": self.ids.fingerprint,
-        }
-        if self.include_usage:
-            chunk["usage"] = None
-        return chunk

@@ -1,0 +1,91 @@
+"""A streamed chat reply: events of the pipeline to `ChatCompletionChunk`s of the openai package.
+
+Knows the order OpenAI's clients rely on: role, then text and audio, the audio's expiry, one finish
+reason, usage. What is said once (an audio's id, its rate) is sent once, because clients add up the
+strings and numbers of all deltas. Extensions: `sample_rate` beside audio data, `timeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from omni_core.types import AudioDelta, CodecDelta, Event, Finished, TextDelta
+from omni_server.audio import PcmPieces
+from omni_server.openai.call import ChatCall
+from omni_server.openai.reply import Json, ReplyIds, timeline_object, usage_object
+
+Remember = Callable[[str, str], int]
+"""(audio id, transcript) -> Unix time at which both are forgotten."""
+
+
+class ChunkWriter:
+    """Turns the events of one reply into chunks, in order."""
+
+    def __init__(self, call: ChatCall, ids: ReplyIds) -> None:
+        self._call = call
+        self._ids = ids
+        self._pcm = PcmPieces()
+        self._transcript: list[str] = []
+        self._has_begun = self._has_named_audio = self._has_sound = False
+
+    def hear(self, event: Event) -> Iterator[Json]:
+        """The chunks that one event makes at once; the very first one opens the reply."""
+        if not self._has_begun:
+            self._has_begun = True
+            yield self._delta(
+                {"role": "assistant", "content": None if self._call.wants_audio else ""}
+            )
+        match event:
+            case TextDelta(text=text) if text:
+                yield self._text(text)
+            case AudioDelta(samples=samples, sample_rate=rate) if samples.size:
+                first = {} if self._has_sound else {"sample_rate": rate}
+                self._has_sound = True
+                if data := self._pcm.push(samples):
+                    yield self._audio({"data": data, **first})
+            case TextDelta() | AudioDelta() | CodecDelta() | Finished():
+                pass
+
+    def close(self, finished: Finished, remember: Remember) -> Iterator[Json]:
+        """The chunks that end the reply."""
+        if self._has_sound:
+            if rest := self._pcm.flush():
+                yield self._audio({"data": rest})
+            expires_at = remember(self._ids.audio_id, "".join(self._transcript))
+            yield self._audio({"expires_at": expires_at})
+        last = self._delta({}, finished.finish_reason)
+        if self._call.include_timeline:
+            last["timeline"] = timeline_object(finished.timeline)
+        yield last
+        if self._call.include_usage:
+            yield {**self._chunk([]), "usage": usage_object(finished.usage)}
+
+    def _text(self, text: str) -> Json:
+        """`content`, or the transcript of the audio that comes with it."""
+        if not self._call.wants_audio:
+            return self._delta({"content": text})
+        self._transcript.append(text)
+        return self._audio({"transcript": text})
+
+    def _audio(self, audio: Json) -> Json:
+        if not self._has_named_audio:
+            self._has_named_audio = True
+            audio = {"id": self._ids.audio_id, **audio}
+        return self._delta({"audio": audio})
+
+    def _delta(self, delta: Json, finish_reason: str | None = None) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._chunk([choice])
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        chunk: Json = {
+            "id": self._ids.completion_id,
+            "object": "chat.completion.chunk",
+            "created": self._ids.created,
+            "model": self._ids.model,
+            "choices": choices,
+            "system_fingerprint": self._ids.fingerprint,
+        }
+        if self._call.include_usage:
+            chunk["usage"] = None
+        return chunk
