@@ -201,54 +201,64 @@ def generation_config(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def processor_config() -> dict[str, Any]:
-    """Contents of processor_config.json: Whisper features, 16-pixel patches merged two by two.
+_PIXELS_PER_VISUAL_TOKEN = 32 * 32
 
-    One visual token covers 32 x 32 pixels; images may have 1 to 64 of them, video frames 1 to 16.
-    """
-    pixels_per_token = 32 * 32
-    vision = {
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "rescale_factor": 1 / 255,
-        "resample": 3,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "patch_size": 16,
-        "merge_size": 2,
-        "temporal_patch_size": 2,
-    }
+_VISION = {
+    "do_convert_rgb": True,
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "patch_size": 16,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+}
+
+_WHISPER = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 128,
+    "sampling_rate": 16000,
+    "hop_length": 160,
+    "n_fft": 400,
+    "chunk_length": 30,
+    "n_samples": 480000,
+    "nb_max_frames": 3000,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "return_attention_mask": True,
+    "dither": 0.0,
+}
+
+
+def processor_config() -> dict[str, Any]:
+    """Contents of processor_config.json: images of 1 to 64 visual tokens, frames of 1 to 16."""
     return {
         "processor_class": "Qwen3OmniMoeProcessor",
-        "feature_extractor": {
-            "feature_extractor_type": "WhisperFeatureExtractor",
-            "feature_size": 128,
-            "sampling_rate": 16000,
-            "hop_length": 160,
-            "n_fft": 400,
-            "chunk_length": 30,
-            "n_samples": 480000,
-            "nb_max_frames": 3000,
-            "padding_side": "right",
-            "padding_value": 0.0,
-            "return_attention_mask": True,
-            "dither": 0.0,
-        },
+        "feature_extractor": _WHISPER,
         "image_processor": {
             "image_processor_type": "Qwen2VLImageProcessor",
-            "size": {"shortest_edge": pixels_per_token, "longest_edge": 64 * pixels_per_token},
-            **vision,
+            "size": _size(max_tokens=64),
+            **_VISION,
         },
         "video_processor": {
             "video_processor_type": "Qwen2VLVideoProcessor",
-            "size": {"shortest_edge": pixels_per_token, "longest_edge": 16 * pixels_per_token},
+            "size": _size(max_tokens=16),
             "do_sample_frames": False,
             "min_frames": 4,
             "max_frames": 768,
             "max_video_tokens": 128000,
             "return_metadata": False,
-            **vision,
+            **_VISION,
         },
+    }
+
+
+def _size(max_tokens: int) -> dict[str, int]:
+    """Bounds of an area in pixels, under the names that transformers gives them."""
+    return {
+        "shortest_edge": _PIXELS_PER_VISUAL_TOKEN,
+        "longest_edge": max_tokens * _PIXELS_PER_VISUAL_TOKEN,
     }
