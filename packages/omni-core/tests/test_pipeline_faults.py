@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import zmq
 
+from omni_core import pipeline as pipeline_module
 from omni_core.addresses import COORDINATOR, address
 from omni_core.coordinator import runtime as runtime_module
 from omni_core.coordinator.launcher import Launcher
 from omni_core.coordinator.runtime import Runtime
-from omni_core.errors import NotReadyError, ProtocolError
+from omni_core.errors import NotReadyError, ProtocolError, StageDiedError
 from omni_core.messages import DataReady, Emit, Hello, StreamDone
 from omni_core.pipeline import Pipeline
 from omni_core.relay import shm
@@ -150,6 +151,15 @@ async def test_a_closed_pipeline_refuses_requests(tmp_path: Path) -> None:
         await pipeline.__aenter__()
 
 
+async def test_health_can_be_asked_before_anything_runs(tmp_path: Path) -> None:
+    runtime = Runtime(load(tmp_path)._plan, lambda stage, text: None)
+    health = runtime.health()
+    assert health.status == "starting"
+    assert {stage.pid for stage in health.stages.values()} == {0}
+    await runtime.close()
+    assert not runtime.run_dir.exists()
+
+
 async def test_an_impatient_owner_leaves_nothing_behind(tmp_path: Path) -> None:
     """Cancelled while it closes, as by a second Ctrl-C."""
     async with load(tmp_path) as pipeline:
@@ -165,6 +175,19 @@ async def test_an_impatient_owner_leaves_nothing_behind(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("word", ["crash:writer", "die:writer"])
+async def test_a_stage_that_ends_on_the_warm_up_request_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr(pipeline_module, "_WARM_UP_TEXT", word)
+    pipeline = load(tmp_path)
+    told = "writer: RuntimeError: asked to crash" if word.startswith("crash") else "exit code 3"
+    with pytest.raises(StageDiedError, match=told):
+        async with pipeline:
+            pass
+    assert not runtime_of(pipeline).run_dir.exists()
 
 
 async def test_a_runtime_that_cannot_be_made_leaves_no_directory(

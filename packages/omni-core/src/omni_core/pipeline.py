@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from omni_core import devices
 from omni_core.config import Layout, architectures, resolve_stages
@@ -27,6 +28,8 @@ from omni_core.types import (
 )
 
 __all__ = ["Health", "Pipeline", "StageHealth"]
+
+_WARM_UP_TEXT: Final = "Hello"
 
 
 class Pipeline:
@@ -168,7 +171,7 @@ class Pipeline:
         """Pass one short request through every terminal, so that ready means it works."""
         self._on_progress("pipeline", "warm-up request")
         short = SamplingParams(temperature=0.0, max_tokens=4)
-        hello = Message(role="user", content=(TextPart(text="Hello"),))
+        hello = Message(role="user", content=(TextPart(text=_WARM_UP_TEXT),))
         request = Request(
             messages=(hello,),
             params=RequestParams(

@@ -55,8 +55,9 @@ class Launcher:
         self._watchers.append(asyncio.create_task(self._watch(name, child)))
 
     def pid(self, name: str) -> int:
-        """The pid of a process that was started."""
-        return self._children[name].pid
+        """The pid of a process; 0 until it is started."""
+        child = self._children.get(name)
+        return 0 if child is None else child.pid
 
     async def stop(self, grace_s: float) -> None:
         """Wait for the children to leave (they were asked); then terminate, then kill."""

@@ -232,6 +232,8 @@ class Runtime:
             case Crash():
                 detail = f"{message.stage}: {message.error.message}"
                 self.coordinator.process_died(message.process, detail)
+                if not self.serving:
+                    self._startup_error = StageError(f"stage {detail}")
             case _:
                 assert_never(message)
         self._news.set()
@@ -282,8 +284,11 @@ class Runtime:
     def _process_ended(self, process: str, code: int, output: str) -> None:
         if self._closing:
             return
-        self.coordinator.process_died(process, f"exit code {code}")
-        if not self.serving:
+        log.error("stage process %r ended with code %d", process, code)
+        if self.serving:
+            self.coordinator.process_died(process, f"exit code {code}")
+        else:
+            self.coordinator.process_died(process, f"exit code {code}:\n{output}")
             self._startup_error = StageError(
                 f"stage process {process!r} ended during start-up with code {code}:\n{output}"
             )

@@ -132,7 +132,12 @@ class ToneVocoder:
 
 def build_intake(ctx: StageContext) -> Scheduler:
     """Factory of the entry stage."""
-    return SimpleScheduler(intake, max_concurrency=ctx.stage.max_concurrency)
+    return SimpleScheduler(
+        intake,
+        max_batch=ctx.stage.max_batch,
+        max_wait_ms=ctx.stage.max_wait_ms,
+        max_concurrency=ctx.stage.max_concurrency,
+    )
 
 
 def build_writer(ctx: StageContext) -> Scheduler:
@@ -160,7 +165,7 @@ def describe(model_path: str) -> ModelInfo:
     )
 
 
-def _stages(**process: str) -> tuple[StageConfig, ...]:
+def _stages() -> tuple[StageConfig, ...]:
     module = __name__
     return (
         StageConfig(
@@ -168,7 +173,6 @@ def _stages(**process: str) -> tuple[StageConfig, ...]:
             factory=Ref(f"{module}:build_intake"),
             next=("writer",),
             max_concurrency=2,
-            process=process.get("intake"),
         ),
         StageConfig(
             name="writer",
@@ -177,14 +181,12 @@ def _stages(**process: str) -> tuple[StageConfig, ...]:
             stream_to=("voice",),
             route_fn=Ref(f"{module}:route_writer"),
             terminal="text",
-            process=process.get("writer"),
         ),
         StageConfig(
             name="voice",
             factory=Ref(f"{module}:build_voice"),
             terminal="audio",
             options={"frames": 4},
-            process=process.get("voice"),
         ),
     )
 
