@@ -144,17 +144,23 @@ class StageProcess:
                 for node in self._nodes.values():
                     node.abort(message.request_id)
             case StatsQuery():
-                stats = {name: node.stats() for name, node in self._nodes.items()}
-                self._post(
-                    COORDINATOR,
-                    StatsReply(query_id=message.query_id, process=self._name, stats=stats),
-                )
+                self._answer(message)
             case Setup():
                 self._build(message)
             case Shutdown():
                 self._stopping = True
             case _:
                 assert_never(message)
+
+    def _answer(self, query: StatsQuery) -> None:
+        try:
+            stats = {name: node.stats() for name, node in self._nodes.items()}
+            reply = StatsReply(query_id=query.query_id, process=self._name, stats=stats)
+            self._post(COORDINATOR, reply)
+        except Exception:  # process edge: counters of a plugin must not end its process
+            log.exception("counters of process %r cannot be told", self._name)
+            reply = StatsReply(query_id=query.query_id, process=self._name, stats={})
+            self._post(COORDINATOR, reply)
 
     def _build(self, setup: Setup) -> None:
         if setup.version != PROTOCOL_VERSION:

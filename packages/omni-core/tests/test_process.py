@@ -1,0 +1,132 @@
+"""The loop of a stage process, one verb at a time, without a coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from omni_core.addresses import COORDINATOR, address, segments
+from omni_core.codec import INLINE_LIMIT_BYTES, Codec
+from omni_core.errors import ProtocolError
+from omni_core.messages import (
+    Fail,
+    Progress,
+    Setup,
+    StageDoc,
+    StatsQuery,
+    StatsReply,
+    StreamChunk,
+    ToCoordinator,
+)
+from omni_core.relay.shm import SharedMemory
+from omni_core.stage.process import StageProcess
+
+DOC = StageDoc(
+    name="intake",
+    factory="omni_core.testing.echo:build_intake",
+    process="front",
+    device="cpu",
+    dtype="float32",
+)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[StageProcess]:
+    segments(tmp_path).mkdir()
+    made = StageProcess("front", tmp_path)
+    yield made
+    made._close()
+
+
+def setup(version: int = 1) -> Setup:
+    return Setup(version=version, model_path="m", ar_engine="torch", stages=(DOC,), home={})
+
+
+def posted(process: StageProcess) -> list[Any]:
+    """What waits to be sent to the coordinator."""
+    found = [process._codec.decode(frames, ToCoordinator) for _, frames in process._egress]
+    process._egress.clear()
+    return found
+
+
+@pytest.mark.parametrize("stats", [lambda: 1 / 0, lambda: {"requests": np.int64(3)}])
+def test_counters_that_cannot_be_told_do_not_end_the_process(
+    process: StageProcess, stats: Any
+) -> None:
+    process._nodes["x"] = SimpleNamespace(stats=stats, close=lambda: None, join=lambda s: None)  # type: ignore[assignment]
+    process._dispatch(StatsQuery(query_id=7))
+    assert posted(process) == [StatsReply(query_id=7, process="front", stats={})]
+
+
+def test_counters_are_told_by_stage(process: StageProcess) -> None:
+    stats = SimpleNamespace(stats=lambda: {"n": 1.0}, close=lambda: None, join=lambda s: None)
+    process._nodes["x"] = stats  # type: ignore[assignment]
+    process._dispatch(StatsQuery(query_id=8))
+    assert posted(process) == [StatsReply(query_id=8, process="front", stats={"x": {"n": 1.0}})]
+
+
+def test_a_message_for_no_stage_fails_its_request(process: StageProcess) -> None:
+    process._dispatch(StreamChunk(request_id="r", source="a", target="gone", data=1))
+    [fail] = posted(process)
+    assert isinstance(fail, Fail)
+    assert (fail.request_id, fail.error.kind) == ("r", "ProtocolError")
+    assert "'front' has no stage 'gone'" in fail.error.message
+
+
+def test_a_lost_segment_fails_its_request(process: StageProcess, tmp_path: Path) -> None:
+    sender = Codec(SharedMemory(segments(tmp_path)))
+    large = np.zeros(INLINE_LIMIT_BYTES + 1, np.uint8)
+    frames = sender.encode(StreamChunk(request_id="r", source="a", target="x", data=large))
+    for segment in segments(tmp_path).iterdir():
+        segment.unlink()
+    with zmq.Context() as context, context.socket(zmq.PUSH) as line:
+        line.connect(address(tmp_path, "front"))
+        line.send_multipart(frames)
+        assert process._inbound.poll(5000)
+        process._receive()
+    [fail] = posted(process)
+    assert fail.request_id == "r"
+    assert "cannot be opened" in fail.error.message
+
+
+def test_a_flood_of_input_is_taken_in_bursts(process: StageProcess, tmp_path: Path) -> None:
+    message = StreamChunk(request_id="r", source="a", target="gone", data=1)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as line:
+        line.connect(address(tmp_path, "front"))
+        for _ in range(200):
+            line.send_multipart(Codec().encode(message))
+        taken = []
+        while sum(taken) < 200:
+            assert process._inbound.poll(5000)
+            process._receive()
+            taken.append(len(posted(process)))
+    assert max(taken) <= 64
+
+
+def test_another_version_is_refused(process: StageProcess) -> None:
+    with pytest.raises(ProtocolError, match="speaks version 2, this process 1; install one"):
+        process._build(setup(version=2))
+
+
+def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as ear:
+        ear.bind(address(tmp_path, COORDINATOR))
+        report = process._stage_context(DOC, setup()).report
+        threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        told = []
+        while len(told) < 9:
+            assert ear.poll(5000)
+            told.append(Codec().decode(ear.recv_multipart(), ToCoordinator))
+    assert told[0] == Progress(stage="intake", text="loading")
+    assert sorted(news.text for news in told[1:]) == [str(n) for n in range(8)]
