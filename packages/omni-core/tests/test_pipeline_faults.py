@@ -19,7 +19,8 @@ import pytest
 import zmq
 
 from omni_core import pipeline as pipeline_module
-from omni_core.addresses import COORDINATOR, address
+from omni_core.addresses import COORDINATOR, address, segments
+from omni_core.config import Layout
 from omni_core.coordinator import runtime as runtime_module
 from omni_core.coordinator.launcher import Launcher
 from omni_core.coordinator.runtime import Runtime
@@ -42,8 +43,9 @@ IDLE_SHARE = 0.01
 IDLE_S = 3.0
 
 
-def load(path: Path) -> Pipeline:
-    return Pipeline.load(echo.write_checkpoint(path), plugins=echo.plugins(), device="cpu")
+def load(path: Path, layout: Layout = "auto") -> Pipeline:
+    model = echo.write_checkpoint(path)
+    return Pipeline.load(model, plugins=echo.plugins(), device="cpu", layout=layout)
 
 
 def ask(text: str) -> Request:
@@ -117,6 +119,36 @@ async def test_an_unreadable_event_fails_its_own_request(
         async for _ in stream:
             pass
     assert await words_of(pipeline, "others go on") == "others go on "
+
+
+async def leave_after(pipeline: Pipeline, text: str, events: int) -> None:
+    stream = pipeline.generate(ask(text))
+    async for _ in stream:
+        events -= 1
+        if events <= 0:
+            break
+    await stream.aclose()
+
+
+async def is_busy(pipeline: Pipeline) -> bool:
+    """Whether a stage or a segment still holds anything of any request."""
+    stages = (await pipeline.stats()).values()
+    left = any(segments(runtime_of(pipeline).run_dir).iterdir())
+    return left or any(stage["held"] or stage["running"] for stage in stages)
+
+
+@pytest.mark.parametrize("layout", ["auto", "per-stage"])
+async def test_a_storm_of_clients_that_leave_holds_nothing(tmp_path: Path, layout: str) -> None:
+    texts = ["a b c d e f g h", "a hang b", "big a b", "hang", "a"]
+    async with load(tmp_path, layout=layout) as pipeline:
+        await asyncio.gather(
+            *(leave_after(pipeline, texts[n % 5], n % 4 if n % 5 != 3 else 1) for n in range(120))
+        )
+        assert runtime_of(pipeline).coordinator.in_flight == 0
+        deadline = time.monotonic() + 5
+        while await is_busy(pipeline):
+            assert time.monotonic() < deadline, await pipeline.stats()
+        assert await words_of(pipeline, "and on") == "and on "
 
 
 def cpu_s(pid: int) -> float:
