@@ -146,6 +146,6 @@ def test_bfloat16_is_no_further_from_float32_than_transformers(
     theirs, _ = reference(tiny_checkpoint, prepared, torch.bfloat16)
     ours, _ = forward(tiny_checkpoint, config, prepared, "bfloat16", 1)
     assert ours.shape == exact.shape
-    # The median row: rounding that sends a row to another expert moves it far, in either of the two.
+    # The median: rounding that sends one row to another expert moves that row far, in either.
     our_error, their_error = ((x - exact).abs().mean(dim=1).median() for x in (ours, theirs))
     assert our_error <= 1.5 * their_error
