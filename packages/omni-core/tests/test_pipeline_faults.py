@@ -151,6 +151,23 @@ async def test_a_storm_of_clients_that_leave_holds_nothing(tmp_path: Path, layou
         assert await words_of(pipeline, "and on") == "and on "
 
 
+async def test_a_reply_nobody_asked_for_is_never_submitted(pipeline: Pipeline) -> None:
+    stream = pipeline.generate(ask("never"))
+    await stream.aclose()
+    assert runtime_of(pipeline).coordinator.in_flight == 0
+    assert (await pipeline.stats())["intake"]["requests"] == 1  # the warm-up
+
+
+async def test_cancelling_the_reader_aborts_the_request(pipeline: Pipeline) -> None:
+    reading = asyncio.create_task(words_of(pipeline, "hang"))
+    while not runtime_of(pipeline).coordinator.in_flight:
+        await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert runtime_of(pipeline).coordinator.in_flight == 0
+
+
 def cpu_s(pid: int) -> float:
     """User and system time of a process and its threads, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
