@@ -132,6 +132,7 @@ def check(case: Case, reply: Reply) -> None:
     assert isinstance(finished, Finished)
     ended = ids[:-1] if finished.finish_reason == "stop" else ids
     assert reply.text_ids == ended
+    assert finished.usage.text_tokens == len(ended)
     if expected.codes.shape[1] == 0:
         assert (reply.codes.size, reply.wav.size) == (0, 0)
         return

@@ -26,9 +26,9 @@ class ChatEncoder:
     """Template and tokenizer of one checkpoint; safe to share by threads."""
 
     def __init__(self, model_path: str) -> None:
-        from transformers import AutoTokenizer
+        from transformers import Qwen2Tokenizer  # AutoTokenizer imports torch and every model
 
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        tokenizer = Qwen2Tokenizer.from_pretrained(model_path)
         self._render = tokenizer.apply_chat_template
         self._template = _legacy_template(model_path)
         special = {
