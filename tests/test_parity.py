@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+
 from cases import CASES, Case
 from expected import WAV_TOLERANCE, load_reference
 from omni_core.pipeline import Pipeline
@@ -132,7 +133,7 @@ def check(case: Case, reply: Reply) -> None:
     assert isinstance(finished, Finished)
     ended = ids[:-1] if finished.finish_reason == "stop" else ids
     assert reply.text_ids == ended
-    assert finished.usage.text_tokens == len(ended)
+    assert finished.usage.text_tokens == len(ids)
     if expected.codes.shape[1] == 0:
         assert (reply.codes.size, reply.wav.size) == (0, 0)
         return
@@ -159,6 +160,22 @@ async def test_a_reply_of_only_the_end_token_is_silent(pipeline: Pipeline) -> No
     assert "".join(event.text for event in reply.of(TextDelta)) == ""
     assert reply.of(AudioDelta) == []
     assert reply.of(CodecDelta) == []
+
+
+async def test_audio_alone_needs_no_decode(pipeline: Pipeline) -> None:
+    before = (await pipeline.stats())["decode"]["requests"]
+    case = BY_NAME["audio"]
+    reply = await run(pipeline, with_params(request_for(case), modalities=("audio",)))
+    expected = load_reference("audio")
+    assert reply.of(TextDelta) == []
+    np.testing.assert_array_equal(reply.codes, expected.codes)
+    usage = reply.events[-1].usage
+    assert (usage.text_tokens, usage.audio_tokens) == (
+        expected.text_ids.size,
+        expected.codes.shape[1],
+    )
+    assert usage.prompt_tokens > usage.prompt_audio_tokens > 0
+    assert (await pipeline.stats())["decode"]["requests"] == before
 
 
 async def test_streaming_is_real(pipeline: Pipeline) -> None:

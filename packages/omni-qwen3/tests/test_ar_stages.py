@@ -162,9 +162,9 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     chunks = out.to("decode", "stream")
     assert len(chunks) == 8
     assert [chunk["finish"] for chunk in chunks] == [None] * 7 + ["length"]
-    assert out.to("decode", "send") == [
-        {"usage": {**_zero_usage(), "prompt_tokens": len(prompt["input_ids"])}}
-    ]
+    assert out.to("decode", "send") == [{}]
+    usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
+    assert out.log[-1] == ("r", "done", None, usage)
     (start,) = out.to("talker_ar", "send")
     rows = [start["first_row"], *(chunk["row"] for chunk in out.to("talker_ar", "stream"))]
     spoken = thinker_runner.embed(tuple(chunk["token"] for chunk in chunks[:-1]))
@@ -173,10 +173,6 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
         ("send", "decode"), ("stream", "decode"), ("send", "talker_ar"), ("stream", "decode")
     ]  # fmt: skip
     assert out.shape()[-2:] == [("stream_done", None), ("done", None)]
-
-
-def _zero_usage() -> dict[str, int]:
-    return dict.fromkeys(Usage.__struct_fields__, 0)
 
 
 def test_only_user_turns_condition_the_talker(

@@ -87,7 +87,7 @@ class Stage:
     outbox: Recorder = field(default_factory=Recorder)
 
     def open(self, request_id: str = "r", params: RequestParams | None = None) -> None:
-        payload = {"usage": {"prompt_tokens": 7}}
+        payload: dict[str, Any] = {}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
     def push(self, token: int, finish: FinishReason | None = None, request_id: str = "r") -> None:
@@ -176,15 +176,14 @@ def test_the_end_token_is_neither_text_nor_a_token(stage: Stage, tokenizer: Any)
     reply(stage, [*ids, tokenizer.eos_token_id], "stop", RequestParams())
     assert stage.outbox.text == "Hello, how are you?"
     assert stage.outbox.token_ids == ids
-    usage = Usage(prompt_tokens=7, text_tokens=len(ids))
-    assert stage.outbox.ended == [("r", "stop", usage)]
+    assert stage.outbox.ended == [("r", "stop", None)]
     assert stage.scheduler.stats()["running"] == 0
 
 
 def test_a_reply_of_only_the_end_token_has_no_events(stage: Stage, tokenizer: Any) -> None:
     reply(stage, [tokenizer.eos_token_id], "stop", RequestParams())
     assert stage.outbox.events == []
-    assert stage.outbox.ended == [("r", "stop", Usage(prompt_tokens=7))]
+    assert stage.outbox.ended == [("r", "stop", None)]
 
 
 def test_an_ignored_end_token_is_a_token_without_text(stage: Stage, tokenizer: Any) -> None:

@@ -22,7 +22,7 @@ from omni_core.scheduler.base import (
     Work,
 )
 from omni_core.specs import StageContext
-from omni_core.types import FinishReason, RequestParams, TextDelta, Usage
+from omni_core.types import FinishReason, RequestParams, TextDelta
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
 from omni_qwen3.payloads import TokenChunk
@@ -48,12 +48,10 @@ class Reply:
         """Text that may yet turn out to begin a stop string."""
         self._shown = 0
         self.finish_reason: FinishReason | None = None
-        self.text_tokens = 0
 
     def push(self, chunks: list[TokenChunk]) -> TextDelta:
         """Take tokens in order; the delta lists all of them but an end token."""
         token_ids = tuple(chunk["token"] for chunk in chunks if not self._is_end(chunk))
-        self.text_tokens += len(token_ids)
         self.finish_reason = chunks[-1]["finish"]
         text = self._detokenizer.push(token_ids)
         if self.finish_reason is not None:
@@ -77,8 +75,6 @@ class Reply:
 @dataclass(slots=True)
 class _Stream:
     reply: Reply
-    usage: Usage
-    """Of the prompt."""
     arrived: list[TokenChunk] = field(default_factory=list)
     ended: bool = False
 
@@ -136,7 +132,7 @@ class DecodeScheduler:
         except OmniError as error:
             outbox.fail(work.request_id, error)
             return
-        self._streams[work.request_id] = _Stream(reply, Usage(**work.payload["usage"]))
+        self._streams[work.request_id] = _Stream(reply)
 
     def _publish(self, request_id: str, stream: _Stream, outbox: Outbox) -> None:
         if stream.arrived:
@@ -154,5 +150,4 @@ class DecodeScheduler:
         if reason is None:
             outbox.fail(request_id, StageError("the Thinker's tokens ended without a reason"))
             return
-        usage = stream.usage + Usage(text_tokens=stream.reply.text_tokens)
-        outbox.complete(request_id, finish_reason=reason, usage=usage)
+        outbox.complete(request_id, finish_reason=reason)

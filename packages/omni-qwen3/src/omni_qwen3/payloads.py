@@ -5,7 +5,7 @@ made by preprocessing and torch where made by a model. A key that does not apply
 
 preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
 mm_aggregate -> thinker (`Prepared`)
-thinker -> decode: `{"usage": {...Usage fields}}`, then chunks `TokenChunk`
+thinker -> decode: `{}`, then chunks `TokenChunk`
 thinker -> talker_ar (`Conditioning`), then chunks `{"row": (H,)}`, one per further spoken token
 talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 """

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import msgspec
 import torch
 import torch.nn.functional as F
 
@@ -193,6 +192,7 @@ class _Reply:
     """What the stage remembers of a reply under way."""
 
     usage: Usage
+    """Of the prompt."""
     speaks: bool
     conditioning: Conditioning | None = None
     """Waits for the first spoken token."""
@@ -237,14 +237,13 @@ class ThinkerStage:
         request_id, reply = request.request_id, self._replies[request.request_id]
         if output.index == 0:
             reply.conditioning = output.data
-            usage: Payload = {"usage": msgspec.structs.asdict(reply.usage)}
-            outbox.send(request_id, usage, target=TEXT_TARGET)
+            outbox.send(request_id, {}, target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
             self._speak(request_id, reply, _spoken(reply, output), outbox)
         if output.finish_reason is not None:
-            self._finish(request_id, reply, outbox)
+            self._finish(request_id, reply, output.index + 1, outbox)
 
     def forget(self, request_id: str) -> None:
         """See `ARStage`."""
@@ -263,11 +262,11 @@ class ThinkerStage:
             else:
                 outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
 
-    def _finish(self, request_id: str, reply: _Reply, outbox: Outbox) -> None:
+    def _finish(self, request_id: str, reply: _Reply, tokens: int, outbox: Outbox) -> None:
         if reply.speaks and not reply.speaking:
             outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
         outbox.stream_done(request_id)
-        outbox.done(request_id)  # decode counts the prompt's tokens and the reply's
+        outbox.done(request_id, reply.usage + Usage(text_tokens=tokens))
         self.forget(request_id)
 
     def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
