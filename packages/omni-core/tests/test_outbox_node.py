@@ -116,6 +116,19 @@ def test_send_goes_to_every_next_and_done_names_them(links: RecordingLinks) -> N
     assert outbox.held() == 0
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_opening_a_stream_is_not_its_first_output(links: RecordingLinks, streamed: bool) -> None:
+    outbox = outbox_of(links, stream_to=("say", "sing"))
+    outbox.send("r", {})
+    if streamed:
+        outbox.stream("r", 1)
+    outbox.stream_done("r")
+    outbox.done("r")
+    [done] = links.reported
+    assert isinstance(done, Done)
+    assert (done.first_output_s is not None) == streamed
+
+
 def test_a_request_skips_targets_that_lead_to_nothing_it_wants(links: RecordingLinks) -> None:
     outbox_of(links, TEXT).send("r", {})
     assert targets(links) == ["say"]

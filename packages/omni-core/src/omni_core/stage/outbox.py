@@ -52,6 +52,11 @@ class _Held:
     first_output_s: float | None = None
     opened: list[str] = field(default_factory=list)
 
+    def mark_output(self) -> None:
+        """Something for the next stage or the client leaves now."""
+        if self.first_output_s is None:
+            self.first_output_s = time.monotonic()
+
 
 class StageOutbox:
     """Implements `Outbox` for one stage; calls for requests it no longer holds do nothing.
@@ -91,7 +96,7 @@ class StageOutbox:
 
     def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
         """See `Outbox.send`."""
-        held = self._touch(request_id)
+        held = self._held.get(request_id)
         if held is None:
             return
         with self._request_edge(request_id):
@@ -114,7 +119,7 @@ class StageOutbox:
 
     def stream_done(self, request_id: str) -> None:
         """See `Outbox.stream_done`."""
-        held = self._touch(request_id)
+        held = self._held.get(request_id)
         for name in self._streams(held) if held else ():
             self._links.deliver(
                 StreamDone(request_id=request_id, source=self._doc.name, target=name)
@@ -201,6 +206,8 @@ class StageOutbox:
             if target in held.opened:
                 raise StageError(f"stage {self._doc.name!r} sent the request to {target!r} twice")
             held.opened.append(target)
+            if target not in self._doc.stream_to:  # opening a stream is not its first chunk
+                held.mark_output()
         self._links.deliver(
             DataReady(
                 request_id=request_id,
@@ -214,8 +221,8 @@ class StageOutbox:
     def _touch(self, request_id: str) -> _Held | None:
         with self._lock:
             held = self._held.get(request_id)
-            if held is not None and held.first_output_s is None:
-                held.first_output_s = time.monotonic()
+            if held is not None:
+                held.mark_output()
         return held
 
     def _streams(self, held: _Held) -> list[str]:

@@ -37,7 +37,7 @@ def demo(
         Path | None, typer.Option(help="A checkpoint; a tiny one is built when left out.")
     ] = None,
     audio: Annotated[
-        Path | None, typer.Option(help="The question, as an audio file; synthesised if left out.")
+        Path | None, typer.Option(help="The question, as an audio file; a short one if left out.")
     ] = None,
     output: Annotated[Path, typer.Option(help="Where to write the spoken reply.")] = Path(
         "reply.wav"
