@@ -5,6 +5,7 @@ All sessions install under constraints/cpu.txt, so that two machines test the sa
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -29,9 +30,20 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 
 
 def install(session: nox.Session, *packages: str, tools: tuple[str, ...] = ()) -> None:
-    """Install our packages from this tree, and tools, under the constraints."""
+    """Install our packages from this tree, and tools, under the constraints.
+
+    A session's environment is kept, and so is the install while nothing it depends on has changed:
+    asking pip again costs half a minute.
+    """
     editable = [f"--editable=packages/{name}{EXTRAS.get(name, '')}" for name in packages]
-    session.install("-q", "-c", CONSTRAINTS, *editable, *tools)
+    wanted = ["-q", "-c", CONSTRAINTS, *editable, *tools]
+    read = [CONSTRAINTS, *(f"packages/{name}/pyproject.toml" for name in packages)]
+    content = "".join([*wanted, *(Path(file).read_text() for file in read)])
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    stamp = Path(session.virtualenv.location) / "omni-install"
+    if not (stamp.exists() and stamp.read_text() == digest):
+        session.install(*wanted)
+        stamp.write_text(digest)
 
 
 @nox.session
