@@ -210,6 +210,13 @@ def test_bad_media_fail_their_request_alone(
     assert isinstance(good, dict)
 
 
+def test_bad_media_are_named_as_the_caller_names_them(preprocessor: Preprocessor) -> None:
+    bad = MediaPart(kind="image", data=b"no picture", param="images[3]")
+    with pytest.raises(MediaError) as caught:
+        preprocessor.prompt(user(bad), RequestParams())
+    assert caught.value.param == "images[3]"
+
+
 def test_a_prompt_over_the_context_says_both_numbers(preprocessor: Preprocessor) -> None:
     messages = (Message(role="user", content=(TextPart(text="a b " * 5000),)),)
     with pytest.raises(ContextLengthError, match="context is 8192") as caught:

@@ -102,11 +102,11 @@ async def test_content_parts_keep_their_order(local):
     [message] = local.pipeline.requests[0].messages
     assert message.content == (
         TextPart(text="look"),
-        MediaPart(kind="image", data=PNG),
-        MediaPart(kind="audio", data=b"RIFF...."),
-        MediaPart(kind="audio", url="https://example.com/a.mp3"),
-        MediaPart(kind="video", url="http://example.com/v.mp4"),
-        MediaPart(kind="image", data=PNG),
+        MediaPart(kind="image", data=PNG, param="messages[0].content[1]"),
+        MediaPart(kind="audio", data=b"RIFF....", param="messages[0].content[2]"),
+        MediaPart(kind="audio", url="https://example.com/a.mp3", param="messages[0].content[3]"),
+        MediaPart(kind="video", url="http://example.com/v.mp4", param="messages[0].content[4]"),
+        MediaPart(kind="image", data=PNG, param="messages[0].content[5]"),
         TextPart(text="and tell"),
     )
 
@@ -128,10 +128,10 @@ async def test_top_level_media_go_in_front_of_the_last_user_message(local):
     assert [m.role for m in got] == ["system", "user", "assistant", "user"]
     assert got[1].content == (TextPart(text="first"),)
     assert got[3].content == (
-        MediaPart(kind="image", data=PNG),
-        MediaPart(kind="image", url="http://h/i.png"),
-        MediaPart(kind="audio", url="http://h/a.wav"),
-        MediaPart(kind="video", url="http://h/v.mp4"),
+        MediaPart(kind="image", data=PNG, param="images[0]"),
+        MediaPart(kind="image", url="http://h/i.png", param="images[1]"),
+        MediaPart(kind="audio", url="http://h/a.wav", param="audios[0]"),
+        MediaPart(kind="video", url="http://h/v.mp4", param="videos[0]"),
         TextPart(text="second"),
     )
 

@@ -61,6 +61,8 @@ class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
     kind: MediaKind
     data: bytes | None = None
     url: str | None = None
+    param: str | None = None
+    """What the caller's API calls this item, for errors; None is its place in the messages."""
 
 
 Part: TypeAlias = TextPart | MediaPart

@@ -52,13 +52,14 @@ class MediaLoader:
     def load(self, messages: Sequence[Message], options: MediaOptions) -> Media:
         """Fetch and decode everything, in message order.
 
-        The first item that fails raises; `param` of the error is its place in the request.
+        The first item that fails raises; `param` of the error is the item's own `param`, or else
+        its place in the messages.
         """
         media = Media()
         for turn, message in enumerate(messages):
             for place, part in enumerate(message.content):
                 if isinstance(part, MediaPart):
-                    with _blaming(f"messages[{turn}].content[{place}]"):
+                    with _blaming(part.param or f"messages[{turn}].content[{place}]"):
                         self._load(part, options, media)
         return media
 

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from omni_core.errors import RequestError
 from omni_core.media.limits import MediaLimits
-from omni_core.types import MediaKind, Message, Part, Role, TextPart
+from omni_core.types import MediaKind, MediaPart, Message, Part, Role, TextPart
 from omni_server.openai.media import part_from_input_audio, part_from_url
 from omni_server.schema.chat import (
     AudioUrlContent,
@@ -20,6 +22,7 @@ from omni_server.schema.chat import (
     ContentPart,
     ImageUrlContent,
     InputAudioContent,
+    MediaContent,
     RefusalContent,
     TextContent,
     UrlObject,
@@ -73,10 +76,15 @@ def _top_level_media(body: ChatBody, limits: MediaLimits) -> list[Part]:
         ("videos", "video", body.videos),
     )
     return [
-        part_from_url(kind, url, f"{name}[{index}]", limits)
+        _named(part_from_url(kind, url, path := f"{name}[{index}]", limits), path)
         for name, kind, urls in lists
         for index, url in enumerate(urls or ())
     ]
+
+
+def _named(part: MediaPart, path: str) -> MediaPart:
+    """The part with its place in the body, which is what later errors about it must say."""
+    return msgspec.structs.replace(part, param=path)
 
 
 def _to_message(message: ChatMessage, path: str, rules: MessageRules) -> Message:
@@ -138,6 +146,12 @@ def _to_part(part: ContentPart, role: Role, path: str, limits: MediaLimits) -> P
                 f"'{path}': only user messages may carry media; a {role} message is text.",
                 param=path,
             )
+        case _:
+            return _named(_to_media(part, path, limits), path)
+
+
+def _to_media(part: MediaContent, path: str, limits: MediaLimits) -> MediaPart:
+    match part:
         case InputAudioContent(input_audio=audio):
             return part_from_input_audio(audio.data, audio.format, f"{path}.input_audio", limits)
         case AudioUrlContent(audio_url=url):

@@ -95,14 +95,8 @@ class VideoUrlContent(msgspec.Struct, tag_field="type", tag="video_url"):
     video_url: str | UrlObject
 
 
-ContentPart: TypeAlias = (
-    TextContent
-    | RefusalContent
-    | InputAudioContent
-    | AudioUrlContent
-    | ImageUrlContent
-    | VideoUrlContent
-)
+MediaContent: TypeAlias = InputAudioContent | AudioUrlContent | ImageUrlContent | VideoUrlContent
+ContentPart: TypeAlias = TextContent | RefusalContent | MediaContent
 PART_TYPES = ("text", "input_audio", "audio_url", "image_url", "video_url", "refusal")
 
 
