@@ -354,30 +354,38 @@ def busy_stages(server: Server) -> list[str]:
     return [line for line in lines if line.startswith(held) and not line.endswith(" 0.0")]
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no messages": ({"messages": []}, "messages"),
     "unknown role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     "bad base64": (
         {"messages": user({"type": "image_url", "image_url": {"url": "data:image/png;base64,@"}})},
         "messages[0].content[0].image_url",
     ),
-    "truncated PNG": ({"messages": user(image(png()[:60]))}, None),
+    "truncated PNG": ({"messages": user(image(png()[:60]))}, "messages[0].content[0]"),
+    "PNG without its end": (
+        {"messages": user(text("See?"), image(png()[:-12]))},
+        "messages[0].content[1]",
+    ),
+    "truncated PNG at top level": (
+        {"images": [f"data:image/png;base64,{b64(data)}" for data in (png(), png()[:60])]},
+        "images[1]",
+    ),
     "file URL": (
         {"messages": user({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}})},
         "messages[0].content[0].image_url",
     ),
     "loopback URL": (
         {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x"}})},
-        None,
+        "messages[0].content[0]",
     ),
     "unknown voice": ({**SPEECH, "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
     "unknown format": ({**SPEECH, "audio": {"voice": "ethan", "format": "midi"}}, "audio.format"),
     "max_tokens 0": ({"max_tokens": 0}, "max_tokens"),
     "temperature -1": ({"temperature": -1}, "temperature"),
     "empty audio": ({"messages": user(sound(b""))}, "messages[0].content[0].input_audio"),
-    "zero-length audio": ({"messages": user(sound(wav(0.0)))}, None),
-    "not audio": ({"messages": user(sound(b"this is no sound"))}, None),
-    "over the context": ({"messages": user(text("word " * 100_000))}, None),
+    "zero-length audio": ({"messages": user(sound(wav(0.0)))}, "messages[0].content[0]"),
+    "not audio": ({"messages": user(sound(b"this is no sound"))}, "messages[0].content[0]"),
+    "over the context": ({"messages": user(text("word " * 100_000))}, "messages"),
 }
 
 
@@ -394,8 +402,7 @@ def test_bad_input_is_refused_and_the_next_request_works(
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
     assert error["type"] == "invalid_request_error"
-    if param is not None:
-        assert error["param"] == param
+    assert error["param"] == param
     good = {"model": MODEL, "messages": INPUTS["text"], "max_tokens": 2}
     assert server.http.post("/v1/chat/completions", json=good).status_code == 200
 

@@ -171,6 +171,14 @@ def test_truncated_files(fmt: str) -> None:
         load_image(data[: len(data) // 2], LIMITS)
 
 
+@pytest.mark.parametrize("missing", [1, 4, 12, 20])
+def test_a_png_that_lost_only_its_end_is_cut_short(missing: int) -> None:
+    data = encoded(Image.fromarray(PIXELS), "PNG")
+    with pytest.raises(MediaError, match="cut short"):
+        load_image(data[:-missing], LIMITS)
+    assert np.array_equal(decoded(data + b"bytes after the end"), PIXELS)
+
+
 def test_damaged_chunks_and_foreign_bytes() -> None:
     data = bytearray(encoded(Image.fromarray(PIXELS), "PNG"))
     data[len(data) // 2] ^= 0xFF

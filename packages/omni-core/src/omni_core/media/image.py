@@ -17,6 +17,9 @@ from omni_core.media.limits import MediaLimits
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """Only plain raster decoders: Pillow's full list holds formats that start other programs."""
 
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+"""The last chunk of every PNG: no bytes, and their checksum."""
+
 _BROKEN = (
     OSError,
     SyntaxError,
@@ -29,6 +32,8 @@ _BROKEN = (
 )
 """What Pillow's decoders raise on damaged files."""
 
+_CUT = "The image is damaged or cut short and cannot be decoded."
+
 
 def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
     """Decode one image to mode RGB, EXIF orientation applied, transparency over white.
@@ -39,6 +44,8 @@ def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as image:
             _check_pixels(image, limits)
+            if image.format == "PNG" and _PNG_END not in data:
+                raise MediaError(_CUT)  # Pillow is content with the pixels
             return _to_rgb(ImageOps.exif_transpose(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise _too_many_pixels(limits) from exc
@@ -47,7 +54,7 @@ def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
             f"The image could not be recognised; send one of {', '.join(_FORMATS)}."
         ) from exc
     except _BROKEN as exc:
-        raise MediaError("The image is damaged or cut short and cannot be decoded.") from exc
+        raise MediaError(_CUT) from exc
 
 
 def _check_pixels(image: Image.Image, limits: MediaLimits) -> None:
