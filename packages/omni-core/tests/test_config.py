@@ -117,6 +117,7 @@ def test_fields_are_read_by_type(field: str, text: str, value: object) -> None:
         ("mode", "7", "7"),
         ("deep", "true", True),
         ("limit", "5", 5),
+        ("limit", "a/path", "a/path"),
     ],
 )
 def test_options_are_read_like_their_default(option: str, text: str, value: object) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from omni_core.engine.torch_engine import TorchEngineConfig
 from omni_core.graph import needed, problems
+from omni_core.media import MediaLimits
 from omni_core.specs import Ref, StageConfig
+from omni_qwen3.code2wav import stage as code2wav
 from omni_qwen3.pipeline import QWEN3_OMNI
 
 VARIANTS = sorted(QWEN3_OMNI.variants)
@@ -38,6 +41,22 @@ def test_every_name_resolves_to_something_callable(variant: str) -> None:
     for described in (QWEN3_OMNI.describe, QWEN3_OMNI.build_tiny):
         assert isinstance(described, Ref)
         assert callable(described.resolve())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_option_of_a_stage_can_be_set_by_an_operator(variant: str) -> None:
+    known = {
+        "preprocessing": MediaLimits,
+        "thinker": TorchEngineConfig,
+        "talker_ar": TorchEngineConfig,
+        "code2wav": code2wav.Options,
+    }
+    for stage in QWEN3_OMNI.variants[variant]:
+        options = (
+            {field.name for field in fields(known[stage.name])} if stage.name in known else set()
+        )
+        assert set(stage.options) == options, stage.name
+        assert set(stage.options.values()) <= {None}, "the value is the factory's to choose"
 
 
 def test_a_text_request_never_needs_the_speech_stages() -> None:

@@ -295,6 +295,9 @@ def test_options_are_media_limits(tiny_checkpoint: str) -> None:
     assert build(context(tiny_checkpoint, max_pixels=100)).stats()["running"] == 0
     with pytest.raises(ConfigError, match=r"max_pixls.*max_pixels"):
         build(context(tiny_checkpoint, max_pixls=100))
+    with pytest.raises(ConfigError, match=r"'preprocessing'.*max_pixels"):
+        build(context(tiny_checkpoint, max_pixels="many"))
+    assert build(context(tiny_checkpoint, allowed_hosts=["example.com"])).stats()["running"] == 0
 
 
 def test_settings_say_the_checkpoints_numbers(tiny_checkpoint: str) -> None:

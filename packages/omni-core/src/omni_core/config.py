@@ -125,7 +125,7 @@ def to_doc(
         max_batch=stage.max_batch,
         max_wait_ms=stage.max_wait_ms,
         max_concurrency=stage.max_concurrency,
-        options=dict(stage.options),
+        options={name: value for name, value in stage.options.items() if value is not None},
         **checked,
     )
 
@@ -161,7 +161,9 @@ def _apply_option(
     try:
         value = text if isinstance(default, str) else json.loads(text)
     except json.JSONDecodeError:
-        return [f"--{key}: cannot read {text!r}; the default is {default!r}"]
+        if default is not None:
+            return [f"--{key}: cannot read {text!r}; the default is {default!r}"]
+        value = text
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     if default is not None and type(value) is not type(default):

@@ -73,7 +73,9 @@ class StageConfig:
     """Requests a SimpleScheduler may work on at once, each in its own thread."""
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Settings only this stage's factory understands; unknown ones are its error to raise."""
+    """Settings only this stage's factory understands; unknown ones are its error to raise. Those an
+    operator may set are all named here; None leaves the value to the factory, which does not see
+    it then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

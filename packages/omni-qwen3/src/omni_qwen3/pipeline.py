@@ -9,6 +9,23 @@ from dataclasses import replace
 
 from omni_core.specs import PipelineConfig, Ref, StageConfig
 
+AR_OPTIONS = dict.fromkeys(("max_running", "max_batch_tokens", "kv_budget_bytes"))
+MEDIA_OPTIONS = dict.fromkeys(
+    (
+        "max_bytes",
+        "max_pixels",
+        "max_audio_seconds",
+        "max_video_seconds",
+        "max_frames",
+        "max_video_pixels",
+        "fetch_timeout_s",
+        "max_redirects",
+        "allowed_hosts",
+        "allow_private_addresses",
+        "allowed_media_dir",
+    )
+)
+
 PREPROCESSING = StageConfig(
     name="preprocessing",
     factory=Ref("omni_qwen3.preprocess.stage:build"),
@@ -20,6 +37,7 @@ PREPROCESSING = StageConfig(
         "mm_aggregate": Ref("omni_qwen3.edges:without_media_arrays"),
     },
     max_concurrency=4,  # fetching a URL must not hold up other requests
+    options=MEDIA_OPTIONS,
 )
 IMAGE_ENCODER = StageConfig(
     name="image_encoder",
@@ -45,6 +63,7 @@ THINKER = StageConfig(
     next=("decode", "talker_ar"),
     stream_to=("decode", "talker_ar"),
     route_fn=Ref("omni_qwen3.edges:route_reply"),
+    options=AR_OPTIONS,
 )
 DECODE = StageConfig(name="decode", factory=Ref("omni_qwen3.decode:build"), terminal="text")
 TALKER_AR = StageConfig(
@@ -52,9 +71,13 @@ TALKER_AR = StageConfig(
     factory=Ref("omni_qwen3.talker:build"),
     next=("code2wav",),
     stream_to=("code2wav",),
+    options=AR_OPTIONS,
 )
 CODE2WAV = StageConfig(
-    name="code2wav", factory=Ref("omni_qwen3.code2wav.stage:build"), terminal="audio"
+    name="code2wav",
+    factory=Ref("omni_qwen3.code2wav.stage:build"),
+    terminal="audio",
+    options=dict.fromkeys(("decode", "max_frames_per_push")),
 )
 
 

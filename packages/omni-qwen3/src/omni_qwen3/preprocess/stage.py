@@ -57,7 +57,10 @@ def _limits(ctx: StageContext) -> MediaLimits:
     ]
     if problems:
         raise ConfigError(problems)
-    return MediaLimits(**ctx.stage.options)
+    try:
+        return msgspec.convert(ctx.stage.options, MediaLimits)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"options of stage {ctx.stage.name!r}: {exc}") from exc
 
 
 class Preprocessor:

@@ -50,7 +50,7 @@ def serve(
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
 
-    Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_batch 8.
+    Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_running 8.
     """
     if layout not in ("auto", "per-stage"):
         raise typer.BadParameter("choose auto or per-stage", param_hint="--layout")
