@@ -283,7 +283,7 @@ def test_streaming_is_real(server: Server) -> None:
     """Audio starts before the text ends, and no chunk holds more than a quarter of the reply."""
     limits = {
         "temperature": 0,
-        "max_tokens": 64,
+        "max_tokens": 300,
         "extra_body": {
             "ignore_eos": True,
             "stage_params": {TALKER: {"temperature": 0, "max_tokens": 80}},

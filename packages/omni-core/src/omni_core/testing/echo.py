@@ -101,10 +101,11 @@ class Writer:
                     os._exit(3)
                 case "big" if int(work.payload["ballast"].sum()) != _ballast_sum():
                     raise RuntimeError("the ballast arrived damaged")
+            if word == "hang":
+                self._hanging.add(rid)
             outbox.emit(rid, TextDelta(text=word + " ", token_ids=(number,)))
             outbox.stream(rid, np.full((1, 1), number, dtype=np.int64))
             if word == "hang":
-                self._hanging.add(rid)
                 return
         outbox.stream_done(rid)
         outbox.complete(rid, usage=Usage(prompt_tokens=len(words), text_tokens=len(words)))
