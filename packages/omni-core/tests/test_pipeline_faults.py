@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from omni_core.errors import NotReadyError, ProtocolError, StageDiedError
 from omni_core.messages import DataReady, Emit, Hello, StreamDone
 from omni_core.pipeline import Pipeline
 from omni_core.relay import shm
+from omni_core.specs import Ref
 from omni_core.testing import echo
 from omni_core.types import (
     AudioDelta,
@@ -41,6 +43,7 @@ from omni_core.types import (
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 IDLE_SHARE = 0.01
 IDLE_S = 3.0
+GIVEN_UP_S = 2.0
 
 
 def load(path: Path, layout: Layout = "auto") -> Pipeline:
@@ -224,6 +227,28 @@ async def test_an_impatient_owner_leaves_nothing_behind(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
+
+
+async def test_start_up_that_is_given_up_waits_for_no_factory(tmp_path: Path) -> None:
+    building = asyncio.Event()
+
+    def note(stage: str, text: str) -> None:
+        if (stage, text) == ("voice", "loading"):
+            building.set()
+
+    plan = load(tmp_path)._plan
+    stuck = Ref("builtins:input")  # waits for a line that nobody types
+    stages = tuple(replace(s, factory=stuck) if s.name == "voice" else s for s in plan.stages)
+    runtime = Runtime(replace(plan, stages=stages), note)
+    starting = asyncio.create_task(runtime.start())
+    await building.wait()
+    pids = {health.pid for health in runtime.health().stages.values()}
+    starting.cancel()
+    given_up_s = time.monotonic()
+    await runtime.close()
+    assert time.monotonic() - given_up_s < GIVEN_UP_S
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not runtime.run_dir.exists()
 
 
 @pytest.mark.parametrize("word", ["crash:writer", "die:writer"])

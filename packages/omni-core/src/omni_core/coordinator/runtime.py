@@ -128,18 +128,21 @@ class Runtime:
     async def close(self) -> None:
         """Fail what is in flight, stop the processes, free sockets and shared memory.
 
-        Cancelled, it kills instead of waiting. A second call does nothing.
+        Cancelled, it kills instead of waiting; before the pipeline serves, it waits for nobody. A
+        second call does nothing.
         """
         if self._closing:
             return
         self._closing = True
+        # Before it serves, a process holds nothing, and may be deep in a factory.
+        grace_s = _STOP_GRACE_S if self.serving else 0.0
         self.serving = False
         self.coordinator.close(NotReadyError("the server is shutting down; retry elsewhere"))
         try:
             if self._receiver is not None:
                 for process in self._plan.processes:
                     self._links.send(process, Shutdown())
-                await self._launcher.stop(_STOP_GRACE_S)
+                await self._launcher.stop(grace_s)
                 self._receiver.cancel()
                 await asyncio.wait([self._receiver])
         finally:
