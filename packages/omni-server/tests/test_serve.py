@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -289,9 +290,19 @@ def test_draining_gives_up_after_its_timeout(echo_environment):
         ServeProcess(*echo_environment, "--drain-timeout-s", "1") as server,
         server.hang() as stream,
     ):
-        next(line for line in stream.iter_lines() if "hang" in line)
-        assert server.stop(signal.SIGINT) == 0
+        lines = stream.iter_lines()
+        next(line for line in lines if "hang" in line)
+        with ThreadPoolExecutor(1) as other_client:
+            whole = other_client.submit(server.chat, "hang")
+            while 'running{stage="writer"} 2.0' not in server.http.get("/metrics").text:
+                pass
+            assert server.stop(signal.SIGINT) == 0
+            last = [line for line in lines if line][-1].removeprefix("data: ")
+            assert json.loads(last)["error"]["code"] == "not_ready"
+            assert whole.result().status_code == 503
+            assert whole.result().json()["error"]["code"] == "not_ready"
         assert not any(is_running(stage["pid"]) for stage in server.stages.values())
+        assert "Traceback" not in server.process.stdout.read()
 
 
 def test_a_second_interrupt_kills(echo_environment):

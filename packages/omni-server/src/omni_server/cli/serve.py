@@ -27,6 +27,8 @@ from omni_server.settings import MIB, Settings
 READY = "Omni is ready on "
 """What precedes the URL on the line that says so; `omni demo` waits for it."""
 KILLED_BY_SIGINT = 130
+LAST_WORDS_S = 5.0
+"""For a client to read that its request has failed, once the drain is over."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -79,8 +81,11 @@ async def run(
     drain_timeout_s: float,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline."""
-    server = http_server(create_app(pipeline, settings), drain_timeout_s)
+    """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline.
+
+    The pipeline fails the requests that outlast the drain, so that each client is told.
+    """
+    server = http_server(create_app(pipeline, settings), drain_timeout_s + LAST_WORDS_S)
     answering = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = Stopping(server, pipeline)
     stopping.listen()
@@ -88,9 +93,10 @@ async def run(
         async with pipeline:
             stopping.starting = None
             announce(f"{READY}{url_of(listener)}")
-            await answering
+            await stopping.wait(answering)
+            await asyncio.wait({answering}, timeout=drain_timeout_s)
     except asyncio.CancelledError:
-        if not stopping.asked:
+        if not stopping.asked.is_set():
             raise
     finally:
         server.should_exit = True
@@ -104,7 +110,7 @@ class Stopping:
     def __init__(self, server: HttpServer, pipeline: Pipeline) -> None:
         self._server = server
         self._pipeline = pipeline
-        self.asked = False
+        self.asked = asyncio.Event()
         self.starting = asyncio.current_task()
         """The task to interrupt while the pipeline is still starting, None afterwards."""
 
@@ -118,11 +124,17 @@ class Stopping:
         for number in SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
+    async def wait(self, answering: asyncio.Task[None]) -> None:
+        """Until a signal has come, or the server has ended by itself."""
+        asked = asyncio.create_task(self.asked.wait())
+        await asyncio.wait({asked, answering}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+
     def stop(self) -> None:
         """One signal has arrived."""
-        if self.asked:
+        if self.asked.is_set():
             self._kill()
-        self.asked = True
+        self.asked.set()
         self._server.should_exit = True
         if self.starting is not None:
             self.starting.cancel()
