@@ -112,6 +112,10 @@ CASES = [
     ({"tools": [{"type": "function"}]}, "tools", "supported"),
     ({"logprobs": True}, "logprobs", "supported"),
     ({"response_format": {"type": "json_object"}}, "response_format", "supported"),
+    (
+        {"mm_processor_kwargs": {"use_audio_in_video": True}},
+        "mm_processor_kwargs", "supported",
+    ),
 ]  # fmt: skip
 
 

@@ -38,6 +38,13 @@ async def test_models_list_and_retrieve_with_a_slash(local, kit):
     assert response.json()["error"]["code"] == "model_not_found"
 
 
+async def test_a_pipeline_without_speech_lists_no_voices(local):
+    local.pipeline.modalities = ("text",)
+    [model] = (await local.http.get("/v1/models")).json()["data"]
+    assert model["output_modalities"] == ["text"]
+    assert (model["voices"], model["default_voice"], model["sample_rate"]) == ([], None, None)
+
+
 async def test_metrics_count_requests_latencies_tokens_and_stages(local):
     await local.chat()
     await local.chat(modalities=["audio"])

@@ -130,6 +130,7 @@ async def _write(send: Send, data: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": more})
     except OSError as exc:  # what ASGI servers raise for a connection that is gone
         raise ClientGoneError from exc
+    await asyncio.sleep(0)  # events may wait in numbers: other clients, and news of this one, first
 
 
 async def _cut(error: OmniError, send: Send) -> int:

@@ -94,6 +94,7 @@ def _refuse_unsupported(chat: ChatBody) -> None:
         ("reasoning_effort", lambda value: value == "none"),
         ("verbosity", lambda value: value == "medium"),
         ("web_search_options", lambda value: False),
+        ("mm_processor_kwargs", lambda value: value == {}),
     )
     for name, is_harmless in harmless:
         value = getattr(chat, name)

@@ -36,7 +36,7 @@ def router(context: ServerContext) -> APIRouter:
 
 def model_object(context: ServerContext) -> dict[str, Any]:
     """OpenAI's `Model` with what this checkpoint can do."""
-    info = context.pipeline.info
+    info, speaks = context.pipeline.info, "audio" in context.pipeline.modalities
     return {
         "id": context.settings.served_model_name,
         "object": "model",
@@ -45,7 +45,7 @@ def model_object(context: ServerContext) -> dict[str, Any]:
         "context_length": info.context_length,
         "input_modalities": list(info.input_modalities),
         "output_modalities": list(context.pipeline.modalities),
-        "voices": list(info.voices),
-        "default_voice": info.default_voice,
-        "sample_rate": info.sample_rate,
+        "voices": list(info.voices) if speaks else [],
+        "default_voice": info.default_voice if speaks else None,
+        "sample_rate": info.sample_rate if speaks else None,
     }

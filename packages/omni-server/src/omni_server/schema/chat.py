@@ -130,7 +130,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatBody(SamplingFields, kw_only=True):
-    """The whole body. Fields typed Any are known to OpenAI and served only at their default."""
+    """The whole body. Fields typed Any are other servers' and served only at their default."""
 
     messages: list[ChatMessage]
     model: str | None = None
@@ -163,3 +163,4 @@ class ChatBody(SamplingFields, kw_only=True):
     reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
+    mm_processor_kwargs: Any = None
