@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ CORE_LAYERS = (
 
 #: Modules of core that may import torch, anywhere in the file; the others never do.
 TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py")
+
+#: Distributions whose modules have another name.
+IMPORT_NAMES = {"pillow": "PIL", "pyzmq": "zmq"}
 
 MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]", re.IGNORECASE)
 
@@ -72,6 +76,24 @@ def test_declared_dependencies_match(package: str) -> None:
     project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text())["project"]
     named = {re.split(r"[\[<>=!~ ]", entry)[0] for entry in project["dependencies"]}
     assert {name.replace("-", "_") for name in named} & OURS == MAY_IMPORT[package]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_whatever_a_package_imports_it_declares(package: str) -> None:
+    """And nothing it does not import, apart from its own extras."""
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text())["project"]
+    extras = project.get("optional-dependencies", {})
+    hard, optional = set(project["dependencies"]), set().union(*extras.values())
+    roots = {module.partition(".")[0] for path in sources(package) for module, _ in imports(path)}
+    used = roots - set(sys.stdlib_module_names) - OURS
+    assert used <= imported_as(hard | optional), "undeclared"
+    assert imported_as(hard) - OURS <= used, "unused"
+
+
+def imported_as(requirements: set[str]) -> set[str]:
+    """Names under which the code imports what these requirements install."""
+    names = {re.split(r"[\[<>=!~ ]", entry)[0].replace("-", "_") for entry in requirements}
+    return {IMPORT_NAMES.get(name, name) for name in names}
 
 
 def test_core_is_layered() -> None:
