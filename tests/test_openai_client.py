@@ -15,10 +15,12 @@ import sys
 import time
 import wave
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import numpy as np
 import openai
@@ -70,6 +72,28 @@ def png(side: int = 64) -> bytes:
     y, x = np.mgrid[0:side, 0:side].astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(np.stack([x * 3, y * 3, x + y], axis=-1)).save(file, format="PNG")
+    return file.getvalue()
+
+
+def mp4() -> bytes:
+    """Two seconds of a brightening picture and a tone."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as out:
+        pictures = out.add_stream("mpeg4", rate=4)
+        pictures.width = pictures.height = 64
+        sounds = out.add_stream("aac", rate=16_000, layout="mono")
+        for number in range(8):
+            pixels = np.full((64, 64, 3), 30 * number, np.uint8)
+            out.mux(pictures.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        tone = np.sin(np.arange(32_768) / 5).astype(np.float32)
+        for start in range(0, len(tone), 1024):
+            frame = av.AudioFrame.from_ndarray(
+                tone[None, start : start + 1024], format="fltp", layout="mono"
+            )
+            frame.sample_rate, frame.pts = 16_000, start
+            out.mux(sounds.encode(frame))
+        for stream in (pictures, sounds):
+            out.mux(stream.encode(None))
     return file.getvalue()
 
 
@@ -321,6 +345,56 @@ def test_an_earlier_spoken_reply_is_named_by_its_id(server: Server) -> None:
     )
     assert named.choices[0].message.content == spelled.choices[0].message.content
     assert named.usage.prompt_tokens == spelled.usage.prompt_tokens
+
+
+def posted(server: Server, **body: Any) -> tuple[str, dict[str, Any]]:
+    """The reply's text and usage, for fields the openai package does not know."""
+    body = {"model": MODEL, "max_tokens": 8, "temperature": 0, **body}
+    reply = server.http.post("/v1/chat/completions", json=body).json()
+    return reply["choices"][0]["message"]["content"], reply["usage"]
+
+
+def test_the_sound_of_a_video_is_heard_when_asked_for(server: Server) -> None:
+    clip = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{b64(mp4())}"}}
+    messages = user(clip, text("What happens?"))
+    _, silent = posted(server, messages=messages)
+    _, heard = posted(server, messages=messages, use_audio_in_video=True)
+    assert silent["prompt_tokens_details"]["audio_tokens"] == 0
+    assert heard["prompt_tokens_details"]["audio_tokens"] > 0
+    pictures = silent["prompt_tokens_details"]["image_tokens"]
+    assert heard["prompt_tokens_details"]["image_tokens"] == pictures > 0
+    _, fewer = posted(server, messages=messages, video_max_frames=2)
+    assert 0 < fewer["prompt_tokens_details"]["image_tokens"] < pictures
+
+
+def test_top_level_media_equal_parts_in_front_of_the_text(server: Server) -> None:
+    urls = [f"data:image/png;base64,{b64(png())}", f"data:audio/wav;base64,{b64(wav(0.5))}"]
+    urls.append(f"data:video/mp4;base64,{b64(mp4())}")
+    parts = [
+        {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+        for kind, url in zip(("image", "audio", "video"), urls, strict=True)
+    ]
+    lists = {f"{kind}s": [url] for kind, url in zip(("image", "audio", "video"), urls, strict=True)}
+    whole = posted(server, messages=user(*parts, text("Compare.")))
+    assert posted(server, messages=user(text("Compare.")), **lists) == whole
+
+
+def test_a_seed_gives_the_same_reply_alone_and_in_company(server: Server) -> None:
+    def speak(seed: int) -> tuple[str, int]:
+        reply = server.openai.chat.completions.create(
+            model=MODEL, messages=INPUTS["text"], **SPEECH, temperature=1.0, seed=seed,
+            max_tokens=12, extra_body={"stage_params": {TALKER: {"max_tokens": 20}}},
+        )  # fmt: skip
+        details = reply.usage.completion_tokens_details
+        return reply.choices[0].message.audio.transcript, details.audio_tokens
+
+    alone = [speak(seed) for seed in range(4)]
+    assert len({transcript for transcript, _ in alone}) > 1
+    with ThreadPoolExecutor(8) as clients:
+        company = [clients.submit(speak, seed) for seed in range(100, 104)]
+        together = list(clients.map(speak, range(4)))
+        assert all(other.result() for other in company)
+    assert together == alone
 
 
 @pytest.mark.parametrize(
