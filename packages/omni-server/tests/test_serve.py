@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -197,10 +198,14 @@ class ServeProcess:
         messages = [{"role": "user", "content": text}]
         return self.http.post("/v1/chat/completions", json={"messages": messages, **body})
 
+    @contextmanager
     def hang(self):
-        """A stream that has begun and never ends by itself."""
+        """Lines of a stream that has said "hang" and never ends by itself."""
         body = {"messages": [{"role": "user", "content": "hang"}], "stream": True}
-        return self.http.stream("POST", "/v1/chat/completions", json=body)
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as stream:
+            lines = stream.iter_lines()  # httpx hangs up when this is dropped
+            next(line for line in lines if "hang" in line)
+            yield lines
 
     def stop(self, *signals):
         for number in signals:
@@ -268,8 +273,7 @@ def test_streamed_audio_of_real_stages_equals_the_unstreamed(served):
 
 
 def test_a_client_that_leaves_is_forgotten_by_the_stages(served):
-    with served.hang() as stream:
-        next(line for line in stream.iter_lines() if "hang" in line)
+    with served.hang():
         assert 'omni_stage_running{stage="writer"} 1.0' in served.http.get("/metrics").text
     left_at = time.monotonic()
     while 'omni_stage_running{stage="writer"} 0.0' not in served.http.get("/metrics").text:
@@ -288,10 +292,8 @@ def test_a_dead_stage_is_a_retryable_503(echo_environment):
 def test_draining_gives_up_after_its_timeout(echo_environment):
     with (
         ServeProcess(*echo_environment, "--drain-timeout-s", "1") as server,
-        server.hang() as stream,
+        server.hang() as lines,
     ):
-        lines = stream.iter_lines()
-        next(line for line in lines if "hang" in line)
         with ThreadPoolExecutor(1) as other_client:
             whole = other_client.submit(server.chat, "hang")
             while 'running{stage="writer"} 2.0' not in server.http.get("/metrics").text:
@@ -306,8 +308,7 @@ def test_draining_gives_up_after_its_timeout(echo_environment):
 
 
 def test_a_second_interrupt_kills(echo_environment):
-    with ServeProcess(*echo_environment) as server, server.hang() as stream:
-        next(line for line in stream.iter_lines() if "hang" in line)
+    with ServeProcess(*echo_environment) as server, server.hang():
         server.process.send_signal(signal.SIGINT)
         asyncio.run(stopped_listening(str(server.http.base_url)))
         assert server.stop(signal.SIGINT) == 130
