@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +19,8 @@ from PIL import Image
 from omni_core.errors import ConfigError, ContextLengthError, MediaError, OmniError, RequestError
 from omni_core.media import MediaLimits, wav_bytes
 from omni_core.scheduler.base import Work
-from omni_core.specs import Ref, StageConfig, StageContext
+from omni_core.specs import StageContext
+from omni_core.testing.fakes import running
 from omni_core.types import (
     FloatArray,
     MediaKind,
@@ -29,6 +32,7 @@ from omni_core.types import (
     SamplingParams,
     TextPart,
 )
+from omni_qwen3.pipeline import PREPROCESSING
 from omni_qwen3.preprocess.settings import load_settings
 from omni_qwen3.preprocess.stage import Preprocessor, build, check_length
 
@@ -279,10 +283,24 @@ def test_threads_do_not_disturb_each_other(preprocessor: Preprocessor) -> None:
         np.testing.assert_array_equal(one["image"]["pixel_values"], other["image"]["pixel_values"])
 
 
+def test_hosts_that_never_answer_do_not_hold_up_other_requests(tiny_checkpoint: str) -> None:
+    def work(request_id: str, *parts: Part) -> Work:
+        payload = {"messages": msgspec.msgpack.encode(user(*parts))}
+        return Work(request_id, RequestParams(), payload)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/image.png"
+        slow = [work(f"slow {n}", MediaPart(kind="image", url=url)) for n in range(8)]
+        scheduler = build(context(tiny_checkpoint, allow_private_addresses=True))
+        with running(scheduler, [*slow, work("prompt")]) as (_, outbox):
+            outbox.wait_for("send", "prompt")
+            assert {call.request_id for call in outbox.calls} == {"prompt"}
+            silent.close()  # and so are the connections it never took
+
+
 def context(tiny_checkpoint: str, **options: Any) -> StageContext:
-    factory = Ref("omni_qwen3.preprocess.stage:build")
     return StageContext(
-        stage=StageConfig(name="preprocessing", factory=factory, options=options),
+        stage=replace(PREPROCESSING, options=options),
         model_path=tiny_checkpoint,
         device="cpu",
         dtype="float32",

@@ -36,7 +36,7 @@ PREPROCESSING = StageConfig(
         "audio_encoder": Ref("omni_qwen3.edges:audio_encoder_input"),
         "mm_aggregate": Ref("omni_qwen3.edges:without_media_arrays"),
     },
-    max_concurrency=4,  # fetching a URL must not hold up other requests
+    max_concurrency=16,  # threads, most of which wait for the hosts of URLs
     options=MEDIA_OPTIONS,
 )
 IMAGE_ENCODER = StageConfig(

@@ -21,11 +21,21 @@ from omni_core.media import (
     load_video,
     media_bytes,
 )
-from omni_core.types import FloatArray, MediaOptions, MediaPart, Message
+from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.image import image_grid
 from omni_qwen3.preprocess.settings import Settings
 from omni_qwen3.preprocess.video import video_grid
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One item as it was sent."""
+
+    kind: MediaKind
+    data: bytes
+    param: str
+    """What an error about it names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,23 +59,32 @@ class MediaLoader:
         self._features = features
         self._limits = limits
 
-    def load(self, messages: Sequence[Message], options: MediaOptions) -> Media:
-        """Fetch and decode everything, in message order.
+    def fetch(self, messages: Sequence[Message]) -> list[Encoded]:
+        """The bytes of every item, in message order; waits for the hosts of URLs.
 
-        The first item that fails raises; `param` of the error is the item's own `param`, or else
-        its place in the messages.
+        The first item that fails raises, here and in `decode`; `param` of the error is the item's
+        own `param`, or else its place in the messages.
         """
-        media = Media()
+        found = []
         for turn, message in enumerate(messages):
             for place, part in enumerate(message.content):
                 if isinstance(part, MediaPart):
-                    with _blaming(part.param or f"messages[{turn}].content[{place}]"):
-                        self._load(part, options, media)
+                    param = part.param or f"messages[{turn}].content[{place}]"
+                    with _blaming(param):
+                        found.append(Encoded(part.kind, media_bytes(part, self._limits), param))
+        return found
+
+    def decode(self, items: Sequence[Encoded], options: MediaOptions) -> Media:
+        """Decode and measure what `fetch` gave."""
+        media = Media()
+        for item in items:
+            with _blaming(item.param):
+                self._decode(item.kind, item.data, options, media)
         return media
 
-    def _load(self, part: MediaPart, options: MediaOptions, media: Media) -> None:
-        data, settings = media_bytes(part, self._limits), self._settings
-        match part.kind:
+    def _decode(self, kind: MediaKind, data: bytes, options: MediaOptions, media: Media) -> None:
+        settings = self._settings
+        match kind:
             case "image":
                 image = load_image(data, self._limits)
                 media.images.append(image)
@@ -80,7 +99,7 @@ class MediaLoader:
                 if options.use_audio_in_video:
                     self._add_sound(_sound_of(clip), media)
             case _:
-                assert_never(part.kind)
+                assert_never(kind)
 
     def _add_sound(self, samples: FloatArray, media: Media) -> None:
         self._features.check(samples)

@@ -6,6 +6,7 @@ about its prompt is found here, before a model runs.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields
 from typing import cast
 
@@ -34,6 +35,10 @@ from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
 from omni_qwen3.preprocess.video import video_patches
+
+DECODING_AT_ONCE = 4
+"""Requests whose media are decoded at a time, which takes cores and memory; waiting for hosts takes
+neither, so many more may wait (the stage's `max_concurrency`)."""
 
 
 def build(ctx: StageContext) -> Scheduler:
@@ -71,6 +76,7 @@ class Preprocessor:
         self._chat = ChatEncoder(model_path)
         self._features = AudioFeatures(self._settings.audio)
         self._loader = MediaLoader(self._settings, self._features, limits)
+        self._decoding = threading.BoundedSemaphore(DECODING_AT_ONCE)
 
     def compute(self, works: list[Work]) -> list[Payload | OmniError]:
         """One prompt, or the error of its request, for each of `works`."""
@@ -89,10 +95,16 @@ class Preprocessor:
         Raises RequestError for messages the model cannot take, MediaError for media that cannot be
         read, ContextLengthError when prompt and requested reply exceed the context.
         """
-        config = self._settings.prompt
         placeholders = self._chat.encode(messages)
-        _check_placeholders(placeholders, messages, config)
-        media = self._loader.load(messages, params.media)
+        _check_placeholders(placeholders, messages, self._settings.prompt)
+        items = self._loader.fetch(messages)
+        if not items:
+            return self._prompt(placeholders, Media(), params)
+        with self._decoding:
+            return self._prompt(placeholders, self._loader.decode(items, params.media), params)
+
+    def _prompt(self, placeholders: list[int], media: Media, params: RequestParams) -> Prompt:
+        config = self._settings.prompt
         audio = self._features(media.audios) if media.audios else None
         sizes = MediaSizes(
             image_grids=media.image_grids,
