@@ -88,6 +88,14 @@ def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
         checkpoint.tensor("x")
 
 
+@pytest.mark.parametrize("kept_bytes", [4, 100, -8])
+def test_a_file_that_is_cut_short_is_named(single_file: str, kept_bytes: int) -> None:
+    path = Path(single_file) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept_bytes])
+    with pytest.raises(ConfigError, match=r"model\.safetensors .*download it again"):
+        Checkpoint(single_file)
+
+
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ConfigError, match="'tensor' is no torch dtype"):
         torch_dtype("tensor")

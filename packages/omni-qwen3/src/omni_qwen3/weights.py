@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from omni_core.errors import ConfigError
 
@@ -71,7 +71,7 @@ class Checkpoint:
             path = self._directory / file_name
             if not path.is_file():
                 raise ConfigError(f"{path} is named by {INDEX_FILE} and does not exist")
-            self._files[file_name] = safe_open(str(path), framework="pt")
+            self._files[file_name] = _open_file(path)
         return self._files[file_name]
 
     def _missing(self, name: str) -> str:
@@ -92,9 +92,16 @@ class Checkpoint:
             return mapping
         single = self._directory / SINGLE_FILE
         if single.is_file():
-            self._files[SINGLE_FILE] = safe_open(str(single), framework="pt")
+            self._files[SINGLE_FILE] = _open_file(single)
             return dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
         raise ConfigError(f"{str(self._directory)!r} has neither {INDEX_FILE} nor {SINGLE_FILE}")
+
+
+def _open_file(path: Path) -> Any:
+    try:
+        return safe_open(str(path), framework="pt")
+    except SafetensorError as exc:
+        raise ConfigError(f"{path} is cut short or damaged ({exc}); download it again") from exc
 
 
 class Weights:
