@@ -15,7 +15,7 @@ from omni_core.config import Layout, architectures, resolve_stages
 from omni_core.coordinator.runtime import Health, Plan, Runtime, StageHealth
 from omni_core.errors import ConfigError, NotReadyError, OmniError
 from omni_core.plugins import Plugins
-from omni_core.specs import ModelInfo, Ref
+from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig
 from omni_core.types import (
     Event,
     Finished,
@@ -92,25 +92,16 @@ class Pipeline:
             layout=layout,
             overrides=overrides or {},
         )
-        if lacking := devices.missing_cards(stages, devices.cuda_device_count()):
-            raise ConfigError(lacking)
-        describe = config.describe
-        if isinstance(describe, Ref):
-            describe = describe.resolve()
         plan = Plan(
             model_path=str(Path(model_path).resolve()),
-            stages=stages,
+            stages=_on_cards_there_are(stages),
             entry=config.entry,
             dtype=devices.resolve_dtype(dtype, device),
             ar_engine=_resolve_engine(ar_engine),
         )
-        return cls(
-            plan,
-            name=config.name,
-            variant=variant or config.default_variant,
-            info=describe(model_path),
-            on_progress=on_progress,
-        )
+        variant = variant or config.default_variant
+        info = _describe(config, model_path)
+        return cls(plan, name=config.name, variant=variant, info=info, on_progress=on_progress)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
@@ -183,6 +174,18 @@ class Pipeline:
         )
         async for _ in self.generate(request):
             pass
+
+
+def _on_cards_there_are(stages: tuple[StageConfig, ...]) -> tuple[StageConfig, ...]:
+    if lacking := devices.missing_cards(stages, devices.cuda_device_count()):
+        raise ConfigError(lacking)
+    return stages
+
+
+def _describe(config: PipelineConfig, model_path: str) -> ModelInfo:
+    describe = config.describe
+    info: ModelInfo = (describe.resolve() if isinstance(describe, Ref) else describe)(model_path)
+    return info
 
 
 def _resolve_engine(asked: str) -> str:
