@@ -9,15 +9,11 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
-from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 from omni_core import graph
 from omni_core.errors import ConfigError
-from omni_core.messages import StageDoc
-from omni_core.specs import PipelineConfig, Ref, Resolvable, StageConfig
-from omni_core.types import Modality
+from omni_core.specs import PipelineConfig, StageConfig
 
 Layout: TypeAlias = Literal["auto", "per-stage"]
 
@@ -43,23 +39,6 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "max_wait_ms": float,
     "max_concurrency": int,
 }
-
-
-def architectures(model_path: str) -> tuple[str, ...]:
-    """The "architectures" of a checkpoint's config.json; ConfigError says what is missing."""
-    path = Path(model_path) / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as exc:
-        raise ConfigError(
-            f"{model_path} holds no config.json; give the directory of a downloaded checkpoint"
-        ) from exc
-    except ValueError as exc:
-        raise ConfigError(f"{path} is not JSON: {exc}") from exc
-    found = config.get("architectures") if isinstance(config, dict) else None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f"{path} is not a model config with an 'architectures' list")
-    return tuple(found)
 
 
 def resolve_stages(
@@ -93,41 +72,6 @@ def resolve_stages(
     if found:
         raise ConfigError(found)
     return resolved
-
-
-def to_doc(
-    stage: StageConfig, *, device: str, dtype: str, serves: Mapping[str, tuple[Modality, ...]]
-) -> StageDoc:
-    """A stage for the wire; every reference is resolved once here, before any process starts.
-
-    `serves` names the modalities of the terminals behind each of its `next`.
-    """
-    checked = {
-        field: _name(stage, field, getattr(stage, field))
-        for field in ("wait_for_fn", "merge_fn", "route_fn")
-    }
-    return StageDoc(
-        name=stage.name,
-        factory=_written(stage, "factory", stage.factory),  # imported in its own process only
-        process=stage.process or stage.name,
-        device=device,
-        dtype=dtype,
-        next=stage.next,
-        stream_to=stage.stream_to,
-        wait_for=stage.wait_for,
-        project_payload={
-            target: _name(stage, "project_payload", fn) or ""
-            for target, fn in stage.project_payload.items()
-        },
-        serves=dict(serves),
-        terminal=stage.terminal,
-        memory_fraction=stage.memory_fraction,
-        max_batch=stage.max_batch,
-        max_wait_ms=stage.max_wait_ms,
-        max_concurrency=stage.max_concurrency,
-        options={name: value for name, value in stage.options.items() if value is not None},
-        **checked,
-    )
 
 
 def _apply(overrides: Mapping[str, str], stages: dict[str, StageConfig]) -> list[str]:
@@ -175,27 +119,3 @@ def _apply_option(
 def _nearest(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-
-
-def _name(stage: StageConfig, field: str, value: Resolvable | None) -> str | None:
-    if value is None:
-        return None
-    target = _written(stage, field, value)
-    if not callable(Ref(target).resolve()):
-        raise ConfigError(f"stage {stage.name!r}: {field} {target!r} is not callable")
-    return target
-
-
-def _written(stage: StageConfig, field: str, value: Resolvable) -> str:
-    if isinstance(value, Ref):
-        return value.target
-    if isinstance(value, FunctionType | type):
-        target = f"{value.__module__}:{value.__qualname__}"
-        if value.__module__ != "__main__" and value.__qualname__.isidentifier():
-            return target
-    else:
-        target = repr(value)
-    raise ConfigError(
-        f"stage {stage.name!r}: {field} is {target}; stages run in other processes, "
-        "so name a function or class at the top level of an importable module"
-    )

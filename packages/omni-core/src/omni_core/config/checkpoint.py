@@ -1,0 +1,28 @@
+"""What a checkpoint says it is, read before any model code is imported.
+
+Knows config.json and no model.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from omni_core.errors import ConfigError
+
+
+def architectures(model_path: str) -> tuple[str, ...]:
+    """The "architectures" of a checkpoint's config.json; ConfigError says what is missing."""
+    path = Path(model_path) / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError as exc:
+        raise ConfigError(
+            f"{model_path} holds no config.json; give the directory of a downloaded checkpoint"
+        ) from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path} is not JSON: {exc}") from exc
+    found = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{path} is not a model config with an 'architectures' list")
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""A resolved stage as the message its process is built from; every reference is checked here.
+
+Knows how callables are named across processes. Knows no layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+
+from omni_core.errors import ConfigError
+from omni_core.messages import StageDoc
+from omni_core.specs import Ref, Resolvable, StageConfig
+from omni_core.types import Modality
+
+
+def to_doc(
+    stage: StageConfig, *, device: str, dtype: str, serves: Mapping[str, tuple[Modality, ...]]
+) -> StageDoc:
+    """A stage for the wire; every reference is resolved once here, before any process starts.
+
+    `serves` names the modalities of the terminals behind each of its `next`.
+    """
+    checked = {
+        field: _name(stage, field, getattr(stage, field))
+        for field in ("wait_for_fn", "merge_fn", "route_fn")
+    }
+    return StageDoc(
+        name=stage.name,
+        factory=_written(stage, "factory", stage.factory),  # imported in its own process only
+        process=stage.process or stage.name,
+        device=device,
+        dtype=dtype,
+        next=stage.next,
+        stream_to=stage.stream_to,
+        wait_for=stage.wait_for,
+        project_payload={
+            target: _name(stage, "project_payload", fn) or ""
+            for target, fn in stage.project_payload.items()
+        },
+        serves=dict(serves),
+        terminal=stage.terminal,
+        memory_fraction=stage.memory_fraction,
+        max_batch=stage.max_batch,
+        max_wait_ms=stage.max_wait_ms,
+        max_concurrency=stage.max_concurrency,
+        options={name: value for name, value in stage.options.items() if value is not None},
+        **checked,
+    )
+
+
+def _name(stage: StageConfig, field: str, value: Resolvable | None) -> str | None:
+    if value is None:
+        return None
+    target = _written(stage, field, value)
+    if not callable(Ref(target).resolve()):
+        raise ConfigError(f"stage {stage.name!r}: {field} {target!r} is not callable")
+    return target
+
+
+def _written(stage: StageConfig, field: str, value: Resolvable) -> str:
+    if isinstance(value, Ref):
+        return value.target
+    if isinstance(value, FunctionType | type):
+        target = f"{value.__module__}:{value.__qualname__}"
+        if value.__module__ != "__main__" and value.__qualname__.isidentifier():
+            return target
+    else:
+        target = repr(value)
+    raise ConfigError(
+        f"stage {stage.name!r}: {field} is {target}; stages run in other processes, "
+        "so name a function or class at the top level of an importable module"
+    )
