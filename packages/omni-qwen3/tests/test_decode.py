@@ -86,8 +86,10 @@ class Stage:
     inbox: Inbox = field(default_factory=Inbox)
     outbox: Recorder = field(default_factory=Recorder)
 
-    def open(self, request_id: str = "r", params: RequestParams | None = None) -> None:
-        payload: dict[str, Any] = {}
+    def open(
+        self, request_id: str = "r", params: RequestParams | None = None, *, opened: bool = False
+    ) -> None:
+        payload: dict[str, Any] = {"opened": opened}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
     def push(self, token: int, finish: FinishReason | None = None, request_id: str = "r") -> None:
@@ -105,7 +107,16 @@ class Stage:
 
 @pytest.fixture
 def stage(tokens: TokenBytes, tiny_checkpoint: str) -> Iterator[Stage]:
-    running = Stage(DecodeScheduler(tokens, eos_token_ids(tiny_checkpoint)))
+    yield from run(DecodeScheduler(tokens, eos_token_ids(tiny_checkpoint), reasons=False))
+
+
+@pytest.fixture
+def thinking(tokens: TokenBytes, tiny_checkpoint: str) -> Iterator[Stage]:
+    yield from run(DecodeScheduler(tokens, eos_token_ids(tiny_checkpoint), reasons=True))
+
+
+def run(scheduler: DecodeScheduler) -> Iterator[Stage]:
+    running = Stage(scheduler)
     thread = threading.Thread(target=running.scheduler.run, args=(running.inbox, running.outbox))
     thread.start()
     yield running
@@ -114,8 +125,15 @@ def stage(tokens: TokenBytes, tiny_checkpoint: str) -> Iterator[Stage]:
     assert not thread.is_alive()
 
 
-def reply(stage: Stage, ids: list[int], last: FinishReason, params: RequestParams) -> None:
-    stage.open(params=params)
+def reply(
+    stage: Stage,
+    ids: list[int],
+    last: FinishReason,
+    params: RequestParams,
+    *,
+    opened: bool = False,
+) -> None:
+    stage.open(params=params, opened=opened)
     for place, token in enumerate(ids):
         stage.push(token, last if place == len(ids) - 1 else None)
     stage.wait_end()
@@ -176,14 +194,14 @@ def test_the_end_token_is_neither_text_nor_a_token(stage: Stage, tokenizer: Any)
     reply(stage, [*ids, tokenizer.eos_token_id], "stop", RequestParams())
     assert stage.outbox.text == "Hello, how are you?"
     assert stage.outbox.token_ids == ids
-    assert stage.outbox.ended == [("r", "stop", None)]
+    assert stage.outbox.ended == [("r", "stop", Usage())]
     assert stage.scheduler.stats()["running"] == 0
 
 
 def test_a_reply_of_only_the_end_token_has_no_events(stage: Stage, tokenizer: Any) -> None:
     reply(stage, [tokenizer.eos_token_id], "stop", RequestParams())
     assert stage.outbox.events == []
-    assert stage.outbox.ended == [("r", "stop", None)]
+    assert stage.outbox.ended == [("r", "stop", Usage())]
 
 
 def test_an_ignored_end_token_is_a_token_without_text(stage: Stage, tokenizer: Any) -> None:
@@ -257,3 +275,58 @@ def test_an_empty_stop_string_fails_only_its_request(stage: Stage, tokenizer: An
     reply(stage, [tokenizer.eos_token_id], "stop", RequestParams())
     stage.wait()
     assert [ended[0] for ended in stage.outbox.ended] == ["r"]
+
+
+def said(stage: Stage, channel: str) -> str:
+    return "".join(event.text for event in stage.outbox.events if event.channel == channel)
+
+
+def test_a_thought_and_an_answer_leave_on_their_own_channels(
+    thinking: Stage, tokenizer: Any
+) -> None:
+    thought = tokenizer("<think>\nthe fox</think>")["input_ids"]
+    answer = tokenizer("\n\nThe dog.")["input_ids"]
+    ids = [*thought, *answer]
+    reply(thinking, [*ids, tokenizer.eos_token_id], "stop", RequestParams())
+    assert said(thinking, "reasoning") == "the fox"
+    assert said(thinking, "content") == "The dog."
+    assert thinking.outbox.token_ids == ids
+    assert thinking.outbox.ended == [("r", "stop", Usage(reasoning_tokens=len(thought)))]
+
+
+def test_a_thought_the_prompt_has_opened_needs_no_tag(thinking: Stage, tokenizer: Any) -> None:
+    thought = tokenizer("the fox</think>")["input_ids"]
+    ids = [*thought, *tokenizer("dog")["input_ids"]]
+    reply(thinking, ids, "length", RequestParams(), opened=True)
+    assert said(thinking, "reasoning") == "the fox"
+    assert said(thinking, "content") == "dog"
+    assert thinking.outbox.ended == [("r", "length", Usage(reasoning_tokens=len(thought)))]
+
+
+def test_a_thought_cut_by_the_limit_is_all_reasoning(thinking: Stage, tokenizer: Any) -> None:
+    ids = [*tokenizer("the fox")["input_ids"], tokenizer("<")["input_ids"][0]]
+    reply(thinking, ids, "length", RequestParams(), opened=True)
+    assert said(thinking, "reasoning") == "the fox<"
+    assert said(thinking, "content") == ""
+    assert thinking.outbox.ended == [("r", "length", Usage(reasoning_tokens=len(ids)))]
+
+
+def test_a_tag_spelled_letter_by_letter_is_a_tag(thinking: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "<think>one</think>two"]
+    reply(thinking, ids, "length", RequestParams())
+    assert said(thinking, "reasoning") == "one"
+    assert said(thinking, "content") == "two"
+
+
+def test_a_stop_string_in_the_answer_ends_it(thinking: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "one</think>two EN"]
+    params = RequestParams(sampling=SamplingParams(stop=("EN",)))
+    reply(thinking, ids, "stop", params, opened=True)
+    assert said(thinking, "content") == "two "
+
+
+def test_a_model_that_does_not_reason_may_write_about_tags(stage: Stage, tokenizer: Any) -> None:
+    ids = tokenizer("<think>the fox</think>")["input_ids"]
+    reply(stage, ids, "length", RequestParams(), opened=True)
+    assert said(stage, "content") == "<think>the fox</think>"
+    assert stage.outbox.ended == [("r", "length", Usage())]

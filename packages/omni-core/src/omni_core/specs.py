@@ -52,6 +52,8 @@ class StageConfig:
     replicas: int = 1
     memory_fraction: float | None = None
     """Share of the card's total memory this stage may hold, 0 to 1."""
+    not_on_cards_of: tuple[str, ...] = ()
+    """Stages this one must not share a card with."""
     next: tuple[str, ...] = ()
     stream_to: tuple[str, ...] = ()
     """Targets of `Outbox.stream`; each must be in `next`, which opens the request there first."""
@@ -90,6 +92,9 @@ class PipelineConfig:
     entry: str
     describe: Resolvable
     """(model_path) -> ModelInfo; reads small files only."""
+    produces: Mapping[str, tuple[Modality, ...]] = field(default_factory=dict)
+    """{variant: modalities it must be able to answer with}; a variant without a terminal for one of
+    them is refused."""
     cpu_processes: Mapping[str, str] = field(default_factory=dict)
     """{stage: process} used on a CPU, where a process for every stage costs more than it gives."""
     build_tiny: Resolvable | None = None
@@ -105,6 +110,9 @@ class ModelInfo:
     default_voice: str | None = None
     sample_rate: int | None = None
     input_modalities: tuple[str, ...] = ("text",)
+    refused_modalities: Mapping[Modality, str] = field(default_factory=dict)
+    """Output the pipeline has stages for and this checkpoint cannot give, each with the reason.
+    Variants that would emit it are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

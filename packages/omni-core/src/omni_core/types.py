@@ -14,6 +14,8 @@ import numpy.typing as npt
 Modality: TypeAlias = Literal["text", "audio"]
 MediaKind: TypeAlias = Literal["image", "audio", "video"]
 FinishReason: TypeAlias = Literal["stop", "length"]
+Channel: TypeAlias = Literal["content", "reasoning"]
+"""Where text of a reply belongs: the answer, or the thoughts that lead to it."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -121,6 +123,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_image_tokens: int = 0
     cached_tokens: int = 0
     text_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those of `text_tokens` that are reasoning."""
     audio_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
@@ -132,6 +136,7 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
 
     text: str
     token_ids: tuple[int, ...] = ()
+    channel: Channel = "content"
 
 
 class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):

@@ -1,12 +1,13 @@
 """The decode stage: the Thinker's tokens in, text for the client out.
 
-Knows tokens, characters and stop strings. Runs no model.
+Knows tokens, characters, stop strings and reasoning. Runs no model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import assert_never
+from itertools import groupby
+from typing import assert_never, cast
 
 from omni_core.engine.stop import StopMatcher
 from omni_core.errors import OmniError, StageError
@@ -22,24 +23,37 @@ from omni_core.scheduler.base import (
     Work,
 )
 from omni_core.specs import StageContext
-from omni_core.types import FinishReason, RequestParams, TextDelta
+from omni_core.types import FinishReason, RequestParams, TextDelta, Usage
+from omni_qwen3.config import load_config
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
-from omni_qwen3.payloads import TokenChunk
+from omni_qwen3.payloads import ReplyStart, TokenChunk
+from omni_qwen3.reasoning import ContentOnly, ReasoningSplitter
 
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage's scheduler; needs the tokenizer and the end tokens of the checkpoint."""
     ctx.report("loading tokenizer")
-    return DecodeScheduler(TokenBytes(ctx.model_path), eos_token_ids(ctx.model_path))
+    return DecodeScheduler(
+        TokenBytes(ctx.model_path),
+        eos_token_ids(ctx.model_path),
+        reasons=load_config(ctx.model_path).talker is None,
+    )
 
 
 class Reply:
     """Text of one reply: tokens in as they are sampled, text out as soon as it is certain."""
 
     def __init__(
-        self, tokens: TokenBytes, end_tokens: frozenset[int], params: RequestParams
+        self,
+        tokens: TokenBytes,
+        end_tokens: frozenset[int],
+        params: RequestParams,
+        *,
+        reasons: bool,
+        opened: bool,
     ) -> None:
+        """`reasons`: text between think tags is reasoning, from the start if `opened`."""
         sampling = params.sampling_for("thinker").over(params.sampling)
         self._end_tokens = end_tokens | set(sampling.stop_token_ids or ())
         self._detokenizer = Detokenizer(tokens)
@@ -47,16 +61,36 @@ class Reply:
         self._held = ""
         """Text that may yet turn out to begin a stop string."""
         self._shown = 0
+        self._split = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
+        self._generated = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
+        """Is a few held characters ahead of `_split`: it only counts tokens."""
+        self.reasoning_tokens = 0
         self.finish_reason: FinishReason | None = None
 
-    def push(self, chunks: list[TokenChunk]) -> TextDelta:
-        """Take tokens in order; the delta lists all of them but an end token."""
-        token_ids = tuple(chunk["token"] for chunk in chunks if not self._is_end(chunk))
-        self.finish_reason = chunks[-1]["finish"]
+    def push(self, chunks: list[TokenChunk]) -> list[TextDelta]:
+        """Take tokens in order; the deltas, one for each run of a channel, list all of them but an
+        end token."""
+        deltas = [delta for chunk in chunks for delta in self._push(chunk)]
+        return [_joined(list(run)) for _, run in groupby(deltas, key=lambda delta: delta.channel)]
+
+    def _push(self, chunk: TokenChunk) -> list[TextDelta]:
+        token_ids = () if self._is_end(chunk) else (chunk["token"],)
+        self.finish_reason = chunk["finish"]
         text = self._detokenizer.push(token_ids)
         if self.finish_reason is not None:
             text += self._detokenizer.flush()
-        return TextDelta(text=self._certain(text), token_ids=token_ids)
+        self._count(text)
+        runs = self._split.push(self._certain(text))
+        if self.finish_reason is not None:
+            runs += self._split.flush()
+        listed = TextDelta(text="", token_ids=token_ids, channel=self._split.channel)
+        return [*(TextDelta(text=run, channel=channel) for channel, run in runs), listed]
+
+    def _count(self, text: str) -> None:
+        """Count one token; the tags count as reasoning."""
+        before = self._generated.channel
+        self._generated.push(text)
+        self.reasoning_tokens += "reasoning" in (before, self._generated.channel)
 
     def _is_end(self, chunk: TokenChunk) -> bool:
         return chunk["finish"] == "stop" and chunk["token"] in self._end_tokens
@@ -72,6 +106,14 @@ class Reply:
         return text[:count]
 
 
+def _joined(deltas: list[TextDelta]) -> TextDelta:
+    return TextDelta(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        channel=deltas[0].channel,
+    )
+
+
 @dataclass(slots=True)
 class _Stream:
     reply: Reply
@@ -82,9 +124,11 @@ class _Stream:
 class DecodeScheduler:
     """Detokenizes replies; tokens that wait in the inbox together leave as one delta."""
 
-    def __init__(self, tokens: TokenBytes, end_tokens: frozenset[int]) -> None:
+    def __init__(self, tokens: TokenBytes, end_tokens: frozenset[int], *, reasons: bool) -> None:
+        """`reasons`: replies may hold reasoning between think tags."""
         self._tokens = tokens
         self._end_tokens = end_tokens
+        self._reasons = reasons
         self._streams: dict[str, _Stream] = {}
         self._requests = 0
         self._text_tokens = 0
@@ -128,7 +172,13 @@ class DecodeScheduler:
     def _open(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
         try:
-            reply = Reply(self._tokens, self._end_tokens, work.params)
+            reply = Reply(
+                self._tokens,
+                self._end_tokens,
+                work.params,
+                reasons=self._reasons,
+                opened=cast(ReplyStart, work.payload)["opened"],
+            )
         except OmniError as error:
             outbox.fail(work.request_id, error)
             return
@@ -136,11 +186,12 @@ class DecodeScheduler:
 
     def _publish(self, request_id: str, stream: _Stream, outbox: Outbox) -> None:
         if stream.arrived:
-            delta = stream.reply.push(stream.arrived)
+            deltas = stream.reply.push(stream.arrived)
             stream.arrived = []
-            self._text_tokens += len(delta.token_ids)
-            if delta.text or delta.token_ids:
-                outbox.emit(request_id, delta)
+            for delta in deltas:
+                self._text_tokens += len(delta.token_ids)
+                if delta.text or delta.token_ids:
+                    outbox.emit(request_id, delta)
         if stream.ended:
             del self._streams[request_id]
             self._end(request_id, stream, outbox)
@@ -150,4 +201,5 @@ class DecodeScheduler:
         if reason is None:
             outbox.fail(request_id, StageError("the Thinker's tokens ended without a reason"))
             return
-        outbox.complete(request_id, finish_reason=reason)
+        usage = Usage(reasoning_tokens=stream.reply.reasoning_tokens)
+        outbox.complete(request_id, finish_reason=reason, usage=usage)

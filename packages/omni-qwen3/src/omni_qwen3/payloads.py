@@ -5,7 +5,7 @@ made by preprocessing and torch where made by a model. A key that does not apply
 
 preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
 mm_aggregate -> thinker (`Prepared`)
-thinker -> decode: `{}`, then chunks `TokenChunk`
+thinker -> decode (`ReplyStart`), then chunks `TokenChunk`
 thinker -> talker_ar (`Conditioning`), then chunks `{"row": (H,)}`, one per further spoken token
 talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 """
@@ -94,6 +94,13 @@ class Prepared(TypedDict):
     video_grid_thw: NotRequired[IntArray]
     second_per_grid: NotRequired[list[float]]
     audio_lengths: NotRequired[IntArray]
+
+
+class ReplyStart(TypedDict):
+    """What decode must know of the prompt."""
+
+    opened: bool
+    """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""
 
 
 class TokenChunk(TypedDict):

@@ -24,8 +24,9 @@ from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.model.decoder import Decoder
-from omni_qwen3.payloads import Conditioning, Prepared, TokenChunk
+from omni_qwen3.payloads import Conditioning, Prepared, ReplyStart, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, flatten
+from omni_qwen3.reasoning import left_open
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 NAME = "thinker"
@@ -237,7 +238,8 @@ class ThinkerStage:
         request_id, reply = request.request_id, self._replies[request.request_id]
         if output.index == 0:
             reply.conditioning = output.data
-            outbox.send(request_id, {}, target=TEXT_TARGET)
+            start = ReplyStart(opened=self._has_opened_thought(request.prompt_token_ids))
+            outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
@@ -268,6 +270,13 @@ class ThinkerStage:
         outbox.stream_done(request_id)
         outbox.done(request_id, reply.usage + Usage(text_tokens=tokens))
         self.forget(request_id)
+
+    def _has_opened_thought(self, ids: tuple[int, ...]) -> bool:
+        """Whether the template began a thought after the head of the reply's turn. Earlier turns
+        do not count: what is theirs may be any text."""
+        turns = self._runner.config.im_start_token_id
+        head = ids[len(ids) - ids[::-1].index(turns) :] if turns in ids else ()
+        return left_open(self._runner.text(list(head)))
 
     def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
         config = self._runner.config.thinker

@@ -50,7 +50,7 @@ def parse_call(
     _refuse_unsupported(chat)
     if chat.stream_options is not None and not chat.stream:
         raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
-    modalities = _modalities(chat.modalities, pipeline.modalities)
+    modalities = _modalities(chat.modalities, pipeline)
     wants_audio = "audio" in modalities
     params = RequestParams(
         modalities=modalities,
@@ -106,7 +106,7 @@ def _refuse_unsupported(chat: ChatBody) -> None:
             )
 
 
-def _modalities(wanted: list[str] | None, offered: tuple[Modality, ...]) -> tuple[Modality, ...]:
+def _modalities(wanted: list[str] | None, pipeline: Pipeline) -> tuple[Modality, ...]:
     """What the pipeline must emit; audio brings its transcript along, so it implies text."""
     if wanted is None:
         return ("text",)
@@ -121,9 +121,12 @@ def _modalities(wanted: list[str] | None, offered: tuple[Modality, ...]) -> tupl
         )
     if "audio" not in wanted:
         return ("text",)
-    if "audio" not in offered:
+    if "audio" not in pipeline.modalities:
+        why = pipeline.info.refused_modalities.get(
+            "audio", f"this pipeline emits {', '.join(pipeline.modalities)} only"
+        )
         raise RequestError(
-            f"Audio output is not served here: this pipeline emits {', '.join(offered)} only.",
+            f"Audio output is not served here: {why}.",
             param="modalities",
             code="unsupported_value",
         )

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, Finished, TextDelta
+from omni_core.types import AudioDelta, Channel, Finished, TextDelta
 from omni_server.body import read_body
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
@@ -101,7 +101,7 @@ async def _collect(
     call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
 ) -> Json:
     """The whole reply as one completion object."""
-    text: list[str] = []
+    said: dict[Channel, list[str]] = {"content": [], "reasoning": []}
     sound: list[AudioDelta] = []
     finished: Finished | None = None
     async with aclosing(context.pipeline.generate(call.request)) as events:
@@ -109,21 +109,21 @@ async def _collect(
             timer.saw(event)
             match event:
                 case TextDelta():
-                    text.append(event.text)
+                    said[event.channel].append(event.text)
                 case AudioDelta() if event.samples.size:
                     sound.append(event)
                 case Finished():
                     finished = event
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
-    transcript = "".join(text)
+    transcript = "".join(said["content"])
     audio = None
     if sound:
         expires_at = context.transcripts.add(ids.audio_id, transcript)
         audio = await asyncio.to_thread(
             audio_object, sound, call.audio_format, ids.audio_id, transcript, expires_at
         )
-    reply = completion(ids, transcript, audio, finished)
+    reply = completion(ids, transcript, "".join(said["reasoning"]), audio, finished)
     if call.include_timeline:
         reply["timeline"] = timeline_object(finished.timeline)
     return reply

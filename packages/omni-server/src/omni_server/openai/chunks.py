@@ -36,6 +36,8 @@ class ChunkWriter:
                 {"role": "assistant", "content": None if self._call.wants_audio else ""}
             )
         match event:
+            case TextDelta(text=text, channel="reasoning") if text:
+                yield self._delta({"reasoning_content": text})
             case TextDelta(text=text) if text:
                 yield self._text(text)
             case AudioDelta(samples=samples, sample_rate=rate) if samples.size:

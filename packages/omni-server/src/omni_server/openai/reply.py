@@ -46,7 +46,7 @@ def usage_object(usage: Usage) -> Json:
         "completion_tokens_details": {
             "audio_tokens": usage.audio_tokens,
             "text_tokens": usage.text_tokens,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning_tokens,
         },
     }
 
@@ -71,14 +71,19 @@ def audio_object(
     }
 
 
-def completion(ids: ReplyIds, text: str, audio: Json | None, finished: Finished) -> Json:
-    """`ChatCompletion`: with audio the text is its transcript and `content` is null."""
-    message = {
+def completion(
+    ids: ReplyIds, text: str, reasoning: str, audio: Json | None, finished: Finished
+) -> Json:
+    """`ChatCompletion`: with audio the text is its transcript and `content` is null;
+    `reasoning_content` is there only if the model reasoned."""
+    message: Json = {
         "role": "assistant",
         "content": text if audio is None else None,
         "refusal": None,
         "audio": audio,
     }
+    if reasoning:
+        message["reasoning_content"] = reasoning
     choice = {
         "index": 0,
         "message": message,
