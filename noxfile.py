@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
 
 nox.options.sessions = ["tests"]
 nox.options.reuse_venv = "yes"
+nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False
 nox.needs_version = ">=2025.2"
 
+ROOT = Path(__file__).parent.resolve()
 CONSTRAINTS = "constraints/cpu.txt"
+LOWEST = "constraints/lowest.txt"
+PYTHONS = ("3.11", "3.12", "3.13")
 
 #: Each package and the siblings its wheel declares, in the order to install them.
 NEEDS = {
@@ -27,17 +36,24 @@ NEEDS = {
 EXTRAS = {"omni-core": "[media,testing,torch]"}
 TEST_TOOLS = ("pytest", "pytest-asyncio")
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+#: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
+OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
 
-def install(session: nox.Session, *packages: str, tools: tuple[str, ...] = ()) -> None:
+def install(
+    session: nox.Session,
+    *packages: str,
+    tools: tuple[str, ...] = (),
+    constraints: str = CONSTRAINTS,
+) -> None:
     """Install our packages from this tree, and tools, under the constraints.
 
     A session's environment is kept, and so is the install while nothing it depends on has changed:
     asking pip again costs half a minute.
     """
     editable = [f"--editable=packages/{name}{EXTRAS.get(name, '')}" for name in packages]
-    wanted = ["-q", "-c", CONSTRAINTS, *editable, *tools]
-    read = [CONSTRAINTS, *(f"packages/{name}/pyproject.toml" for name in packages)]
+    wanted = ["-q", "-c", constraints, *editable, *tools]
+    read = [constraints, *(f"packages/{name}/pyproject.toml" for name in packages)]
     content = "".join([*wanted, *(Path(file).read_text() for file in read)])
     digest = hashlib.sha256(content.encode()).hexdigest()
     stamp = Path(session.virtualenv.location) / "omni-install"
@@ -64,9 +80,93 @@ def tests(session: nox.Session) -> None:
 @nox.parametrize("package", [nox.param(name, id=name) for name in NEEDS])
 def tests_package(session: nox.Session, package: str) -> None:
     """Run the tests of one package with only its declared siblings installed."""
+    run_alone(session, package, CONSTRAINTS)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("package", [nox.param(name, id=name) for name in NEEDS])
+def tests_python(session: nox.Session, package: str) -> None:
+    """As tests_package, under each Python we support; those not installed are skipped."""
+    run_alone(session, package, CONSTRAINTS)
+
+
+def run_alone(session: nox.Session, package: str, constraints: str) -> None:
+    """Install one package with its declared siblings and run its tests."""
     tools = (*TEST_TOOLS, "openai") if package == "omni-server" else TEST_TOOLS
-    install(session, *NEEDS[package], package, tools=tools)
+    install(session, *NEEDS[package], package, tools=tools, constraints=constraints)
     session.run("pytest", f"packages/{package}/tests", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+@nox.parametrize("package", [nox.param(name, id=name) for name in NEEDS])
+def minimums(session: nox.Session, package: str) -> None:
+    """Run the tests of one package on the lowest versions that the packages declare."""
+    run_alone(session, package, LOWEST)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build the wheels, install them outside the tree and serve from there; `-- DIR` keeps them."""
+    with outside() as place:
+        built = build_wheels(session, place)
+        session.run("python", "tests/wheels/metadata.py", str(built))
+        core = installed(session, place / "core", *built.glob("omni_core-*.whl"))
+        run_outside(session, core, place, "core_alone.py")
+        everything = installed(session, place / "all", *built.glob("*.whl"))
+        run_outside(session, everything, place, "installed.py")
+        run_outside(session, everything, place, "serve_tiny.py", str(ROOT))
+        for directory in session.posargs:
+            shutil.copytree(built, directory, dirs_exist_ok=True)
+
+
+@nox.session
+def outsider(session: nox.Session) -> None:
+    """Install a stranger's plugin beside our wheels and run its own tests, all outside the tree."""
+    with outside() as place:
+        package = shutil.copytree("tests/outsider", place / "package")
+        built = build_wheels(session, place)
+        tools = ("pytest", "openai")
+        python = installed(session, place / "all", *built.glob("*.whl"), package, *tools)
+        with session.chdir(package):
+            command = ("-m", "pytest", *session.posargs)
+            session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
+
+
+@contextmanager
+def outside() -> Iterator[Path]:
+    """A directory away from the tree, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="omni-outside-") as directory:
+        yield Path(directory)
+
+
+def build_wheels(session: nox.Session, place: Path) -> Path:
+    """The directory in `place` with the wheel of every package, built from this tree."""
+    session.install("-q", "-c", CONSTRAINTS, "pip", "hatchling")
+    options = ("-q", "--no-deps", "--no-build-isolation", "-w", str(place / "wheels"))
+    packages = [f"./packages/{name}" for name in NEEDS]
+    session.run("python", "-m", "pip", "wheel", *options, *packages)
+    return place / "wheels"
+
+
+def installed(session: nox.Session, venv: Path, *wanted: Path | str) -> Path:
+    """The Python of a new environment that holds what is wanted, under the constraints."""
+    session.run("python", "-m", "venv", str(venv))
+    python = venv / "bin" / "python"
+    options = ("-q", "--disable-pip-version-check", "-c", CONSTRAINTS)
+    pip = (str(python), "-m", "pip")
+    session.run(*pip, "install", *options, *map(str, wanted), external=True, env=OUTSIDE)
+    session.run(*pip, "check", external=True, env=OUTSIDE)
+    return python
+
+
+def run_outside(
+    session: nox.Session, python: Path, place: Path, script: str, *arguments: str
+) -> None:
+    """Run a script of tests/wheels from an empty directory."""
+    empty = Path(tempfile.mkdtemp(dir=place))
+    command = (str(python), "-I", str(ROOT / "tests" / "wheels" / script), *arguments)
+    with session.chdir(empty):
+        session.run(*command, external=True, env=OUTSIDE | ONE_THREAD)
 
 
 @nox.session
