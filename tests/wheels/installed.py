@@ -50,10 +50,8 @@ def main() -> int:
     for name in OURS:
         print(f"{size_mib(distribution(name)):8.2f} MiB  {name}, installed")
     print(f"{sum(size_mib(distribution(n)) for n in everything):8.0f} MiB  everything")
-    print(
-        f"{len(everything) - len(OURS)} distributions beside ours; beyond {FRAMEWORKS}: {len(mine)}"
-    )
-    print(", ".join(sorted(mine)))
+    print(f"{len(everything) - len(OURS)} distributions beside ours")
+    print(f"{len(mine)} of them not for {' and '.join(FRAMEWORKS)}: {', '.join(sorted(mine))}")
     return int(len(mine) > LIMIT)
 
 

@@ -68,7 +68,8 @@ def test_an_installed_plugin_is_found_and_listed(install: Callable[..., None]) -
     assert plugins.provenance("squawk") == "parrot"
     [info] = plugins.listing()
     assert (info.name, info.distribution, info.version) == ("parrot", "omni-parrot", "1.5")
-    assert info.pipelines == ("squawk",)
+    assert info.hooks == ("register_pipelines",)
+    assert [pipeline.name for pipeline in info.pipelines] == ["squawk"]
 
 
 def test_the_allow_list_decides(

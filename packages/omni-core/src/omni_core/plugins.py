@@ -30,7 +30,9 @@ class PluginInfo:
     name: str
     distribution: str
     version: str
-    pipelines: tuple[str, ...]
+    hooks: tuple[str, ...]
+    """Names of the hooks it implements."""
+    pipelines: tuple[PipelineConfig, ...]
 
 
 class Plugins:
@@ -92,16 +94,21 @@ class Plugins:
     def listing(self) -> list[PluginInfo]:
         """What is loaded, in order of registration."""
         owned = self._owned()
-        infos = []
-        for name, _ in self._manager.list_name_plugin():
-            distribution, version = self._origin.get(name, ("", ""))
-            pipelines = tuple(p.name for plugin, p in owned if plugin == name)
-            infos.append(
-                PluginInfo(
-                    name=name, distribution=distribution, version=version, pipelines=pipelines
-                )
-            )
-        return infos
+        return [
+            self._info(name, module, tuple(p for plugin, p in owned if plugin == name))
+            for name, module in self._manager.list_name_plugin()
+        ]
+
+    def _info(self, name: str, module: object, pipelines: tuple[PipelineConfig, ...]) -> PluginInfo:
+        distribution, version = self._origin.get(name, ("", ""))
+        callers = self._manager.get_hookcallers(module) or []
+        return PluginInfo(
+            name=name,
+            distribution=distribution,
+            version=version,
+            hooks=tuple(sorted(caller.name for caller in callers)),
+            pipelines=pipelines,
+        )
 
     def _owned(self) -> list[tuple[str, PipelineConfig]]:
         owners: dict[str, str] = {}

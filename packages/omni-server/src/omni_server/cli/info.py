@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from importlib import metadata
+from typing import Annotated, Any
 
 import typer
 
 from omni_core.plugins import PluginInfo, Plugins
+from omni_core.specs import PipelineConfig
 
 
-def plugins() -> None:
-    """List the installed plugins and the pipelines they bring."""
-    typer.echo(plugin_table(Plugins().discover().listing()))
+def plugins(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Everything about them, for programs.")
+    ] = False,
+) -> None:
+    """List the installed plugins and the pipelines they bring.
+
+    OMNI_PLUGINS=NAME,NAME loads only these; set but empty, it loads none.
+    """
+    infos = Plugins().discover().listing()
+    if as_json:
+        typer.echo(json.dumps([plugin_document(info) for info in infos], indent=2))
+    else:
+        typer.echo(plugin_table(infos))
 
 
 def version() -> None:
@@ -25,6 +39,31 @@ def plugin_table(infos: list[PluginInfo]) -> str:
     if not infos:
         return "no plugins; install a model package"
     return "\n".join(
-        f"{info.name:12} {info.distribution} {info.version:10} {', '.join(info.pipelines)}"
+        f"{info.name:12} {info.distribution} {info.version:10} "
+        f"{', '.join(pipeline.name for pipeline in info.pipelines)}"
         for info in infos
     )
+
+
+def plugin_document(info: PluginInfo) -> dict[str, Any]:
+    """A plugin as plain data."""
+    return {
+        "name": info.name,
+        "distribution": info.distribution,
+        "version": info.version,
+        "hooks": list(info.hooks),
+        "pipelines": [pipeline_document(pipeline) for pipeline in info.pipelines],
+    }
+
+
+def pipeline_document(pipeline: PipelineConfig) -> dict[str, Any]:
+    """A pipeline as plain data: what it serves, and the stages of each variant."""
+    return {
+        "name": pipeline.name,
+        "architectures": list(pipeline.architectures),
+        "default_variant": pipeline.default_variant,
+        "variants": {
+            variant: [stage.name for stage in stages]
+            for variant, stages in pipeline.variants.items()
+        },
+    }
