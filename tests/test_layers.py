@@ -26,7 +26,7 @@ MAY_IMPORT = {
 CORE_LAYERS = (
     {"errors", "types"},
     {"specs", "messages", "addresses", "media"},
-    {"hookspecs", "graph", "relay", "codec", "scheduler", "engine", "devices"},
+    {"hub", "hookspecs", "graph", "validate", "relay", "codec", "scheduler", "engine", "devices"},
     {"plugins", "config", "stage"},
     {"coordinator"},
     {"pipeline"},
@@ -37,7 +37,7 @@ CORE_LAYERS = (
 TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py")
 
 #: Distributions whose modules have another name.
-IMPORT_NAMES = {"pillow": "PIL", "pyzmq": "zmq"}
+IMPORT_NAMES = {"pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
 
 MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]", re.IGNORECASE)
 

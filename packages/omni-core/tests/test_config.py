@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omni_core import devices
-from omni_core.config import architectures, resolve_stages, to_doc
+from omni_core.config import Asked, architectures, resolve, to_doc
 from omni_core.errors import ConfigError
 from omni_core.messages import StageDoc
 from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig
@@ -45,45 +45,44 @@ PIPELINE = PipelineConfig(
 )
 
 
-def resolve(
+def stages_of(
     overrides: Mapping[str, str] | None = None,
     *,
     variant: str | None = None,
     on_cpu: bool = False,
-    layout: Any = "auto",
+    layout: str = "auto",
 ) -> dict[str, StageConfig]:
-    stages = resolve_stages(
-        PIPELINE, variant=variant, on_cpu=on_cpu, layout=layout, overrides=overrides or {}
-    )
-    return {stage.name: stage for stage in stages}
+    flags = {"variant": variant, "device": "cpu" if on_cpu else "cuda", "layout": layout}
+    asked = Asked(flags=flags, overrides=overrides or {})
+    return {stage.name: stage for stage in resolve(PIPELINE, asked, cards=2).stages}
 
 
 def test_the_plugins_own_values_are_the_first_layer() -> None:
-    stages = resolve()
+    stages = stages_of()
     assert (stages["think"].gpu, stages["think"].process) == (0, None)
     assert (stages["say"].gpu, stages["say"].process) == (1, "voice")
 
 
 def test_variants_are_chosen_by_name() -> None:
-    assert list(resolve(variant="one")) == ["think"]
+    assert list(stages_of(variant="one")) == ["think"]
     with pytest.raises(ConfigError, match="'pair' has no variant 'three'; choose from two, one"):
-        resolve(variant="three")
+        stages_of(variant="three")
 
 
 def test_a_cpu_takes_the_cards_away_and_groups_the_processes() -> None:
-    stages = resolve(on_cpu=True)
+    stages = stages_of(on_cpu=True)
     assert {stage.gpu for stage in stages.values()} == {None}
     assert {stage.process for stage in stages.values()} == {"front"}
 
 
 def test_per_stage_gives_each_its_own_process() -> None:
     for on_cpu in (False, True):
-        stages = resolve(on_cpu=on_cpu, layout="per-stage")
+        stages = stages_of(on_cpu=on_cpu, layout="per-stage")
         assert {stage.process for stage in stages.values()} == {None}
 
 
 def test_the_command_line_is_the_last_layer() -> None:
-    stages = resolve({"say.process": "mine"}, on_cpu=True, layout="per-stage")
+    stages = stages_of({"say.process": "mine"}, on_cpu=True, layout="per-stage")
     assert stages["say"].process == "mine"
 
 
@@ -93,7 +92,6 @@ def test_the_command_line_is_the_last_layer() -> None:
         ("process", "x", "x"),
         ("process", "None", None),
         ("gpu", "1", 1),
-        ("gpu", "0,1", (0, 1)),
         ("gpu", "cpu", None),
         ("gpu", "none", None),
         ("memory_fraction", "0.25", 0.25),
@@ -104,7 +102,7 @@ def test_the_command_line_is_the_last_layer() -> None:
     ],
 )
 def test_fields_are_read_by_type(field: str, text: str, value: object) -> None:
-    assert getattr(resolve({f"think.{field}": text})["think"], field) == value
+    assert getattr(stages_of({f"think.{field}": text})["think"], field) == value
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_fields_are_read_by_type(field: str, text: str, value: object) -> None:
     ],
 )
 def test_options_are_read_like_their_default(option: str, text: str, value: object) -> None:
-    found = resolve({f"think.{option}": text})["think"].options
+    found = stages_of({f"think.{option}": text})["think"].options
     assert found == {**OPTIONS, option: value}
     assert type(found[option]) is type(value)
     assert PIPELINE.variants["two"][0].options == OPTIONS
@@ -130,29 +128,29 @@ def test_options_are_read_like_their_default(option: str, text: str, value: obje
 @pytest.mark.parametrize(
     ("key", "text", "sentence"),
     [
-        ("think.max_batch", "many", "--think.max_batch: cannot read 'many'"),
-        ("think.gpu", "0,x", "--think.gpu: cannot read '0,x'"),
-        ("think.pages", "1.5", "--think.pages: '1.5' must be int, like 8"),
-        ("think.pages", "true", "--think.pages: 'true' must be int, like 8"),
-        ("think.deep", "1", "--think.deep: '1' must be bool, like False"),
-        ("think.deep", "yes", "--think.deep: cannot read 'yes'; the default is False"),
+        ("think.max_batch", "many", "--think.max_batch: got 'many'; expected a whole number"),
+        ("think.gpu", "0,x", "--think.gpu: got '0,x'; expected a card's number"),
+        ("think.pages", "1.5", "--think.pages: got '1.5'; expected int, like 8"),
+        ("think.pages", "true", "--think.pages: got 'true'; expected int, like 8"),
+        ("think.deep", "1", "--think.deep: got '1'; expected bool, like False"),
+        ("think.deep", "yes", "--think.deep: got 'yes'; expected bool, like False"),
         ("thnk.gpu", "0", "--thnk.gpu: no stage 'thnk'; did you mean 'think'?"),
         ("x.gpu", "0", "--x.gpu: no stage 'x'; known: think, say"),
         ("think.page", "1", "--think.page: stage 'think' has no setting 'page'; did you mean"),
         ("think", "1", "--think: stage 'think' has no setting ''; known: process, gpu"),
-        ("think.next", "say", "--think.next: stage 'think' has no setting 'next'; "),
+        ("think.next", "say", "--think.next: next belongs to the pipeline's graph"),
         ("think.max_batch", "0", "stage 'think': max_batch is 0"),
     ],
 )
 def test_a_wrong_setting_is_told(key: str, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve({key: text})
+        stages_of({key: text})
     assert caught.value.problems[0].startswith(sentence), caught.value.problems
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve({"think.pagse": "1", "said.gpu": "0", "say.max_batch": "-2"})
+        stages_of({"think.pagse": "1", "said.gpu": "0", "say.max_batch": "-2"})
     assert len(caught.value.problems) == 3
 
 
@@ -249,10 +247,24 @@ def test_missing_cards_are_told_with_the_flag() -> None:
 
 
 def test_dtype_follows_the_device() -> None:
-    assert devices.resolve_dtype("auto", "cuda") == "bfloat16"
-    assert devices.resolve_dtype("auto", "cpu") == "float32"
-    assert devices.resolve_dtype("float16", "cpu") == "float16"
-    with pytest.raises(ConfigError, match="--dtype 'int8'"):
-        devices.resolve_dtype("int8", "cpu")
-    with pytest.raises(ConfigError, match="--device 'tpu'"):
-        devices.resolve_device("tpu")
+    def dtype(cards: int, **flags: str) -> str:
+        return resolve(PIPELINE, Asked(flags=flags), cards=cards).settings["dtype"].value
+
+    assert dtype(2) == "bfloat16"
+    assert dtype(0) == "float32"
+    assert dtype(2, device="cpu") == "float32"
+    assert dtype(0, dtype="float16") == "float16"
+    with pytest.raises(ConfigError, match="--dtype: got 'int8'; expected auto, float32"):
+        dtype(0, dtype="int8")
+
+
+def test_a_card_that_is_not_there_is_told_for_this_machine_only() -> None:
+    asked = Asked(flags={"device": "cuda"})
+    with pytest.raises(ConfigError, match="no CUDA card is visible; use --device cpu"):
+        resolve(PIPELINE, asked, cards=0)
+    assert resolve(PIPELINE, asked, cards=0, here=False).stages[1].gpu == 1
+
+
+def test_a_card_for_a_stage_of_a_cpu_pipeline_is_a_contradiction() -> None:
+    with pytest.raises(ConfigError, match="stage 'say': gpu is 1 but the device is cpu; use"):
+        stages_of({"say.gpu": "1"}, on_cpu=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Final
 
-from omni_core.errors import ConfigError
+from omni_core.graph import cards_of
 from omni_core.specs import StageConfig
+
+DEVICES: Final = ("auto", "cpu", "cuda")
 
 
 def cuda_device_count() -> int:
@@ -21,33 +24,15 @@ def cuda_device_count() -> int:
     return count.value
 
 
-def resolve_device(asked: str) -> str:
-    """ "cpu" or "cuda" for "auto", "cpu" or "cuda"; ConfigError if there is no such device."""
-    cards = cuda_device_count()
-    if asked == "auto":
-        return "cuda" if cards else "cpu"
-    if asked not in {"cpu", "cuda"}:
-        raise ConfigError(f"--device {asked!r}: choose auto, cpu or cuda")
-    if asked == "cuda" and not cards:
-        raise ConfigError("--device cuda: no CUDA card is visible; use --device cpu")
-    return asked
-
-
-def resolve_dtype(asked: str, device: str) -> str:
-    """A torch dtype name: "auto" is bfloat16 on a card and float32 on a CPU."""
-    if asked == "auto":
-        return "bfloat16" if device == "cuda" else "float32"
-    if asked not in {"float32", "bfloat16", "float16"}:
-        raise ConfigError(f"--dtype {asked!r}: choose auto, float32, bfloat16 or float16")
-    return asked
+def default_device(cards: int) -> str:
+    """What "auto" is on a machine with so many cards."""
+    return "cuda" if cards else "cpu"
 
 
 def stage_device(stage: StageConfig) -> str:
     """The torch device of a stage."""
-    if stage.gpu is None:
-        return "cpu"
-    card = stage.gpu if isinstance(stage.gpu, int) else stage.gpu[0]
-    return f"cuda:{card}"
+    cards = cards_of(stage)
+    return f"cuda:{cards[0]}" if cards else "cpu"
 
 
 def missing_cards(stages: Sequence[StageConfig], cards: int) -> list[str]:
@@ -56,6 +41,6 @@ def missing_cards(stages: Sequence[StageConfig], cards: int) -> list[str]:
         f"stage {stage.name!r}: gpu is {card} but this machine has {cards} card(s); "
         f"use --{stage.name}.gpu N or another --variant"
         for stage in stages
-        for card in ((stage.gpu,) if isinstance(stage.gpu, int) else stage.gpu or ())
+        for card in cards_of(stage)
         if card >= cards
     ]

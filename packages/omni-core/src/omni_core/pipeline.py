@@ -11,11 +11,20 @@ from types import TracebackType
 from typing import Final
 
 from omni_core import devices
-from omni_core.config import Layout, architectures, resolve_stages
+from omni_core.config import (
+    Asked,
+    ConfigFile,
+    Layout,
+    Resolved,
+    architectures,
+    checkpoint_path,
+    resolve,
+)
 from omni_core.coordinator.runtime import Health, Plan, Runtime, StageHealth
-from omni_core.errors import ConfigError, NotReadyError, OmniError
+from omni_core.errors import NotReadyError, OmniError
+from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
-from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig
+from omni_core.specs import ModelInfo, PipelineConfig, Ref
 from omni_core.types import (
     Event,
     Finished,
@@ -45,15 +54,13 @@ class Pipeline:
     def __init__(
         self,
         plan: Plan,
-        *,
-        name: str,
-        variant: str,
+        resolved: Resolved,
         info: ModelInfo,
         on_progress: Callable[[str, str], None] | None = None,
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
-        self.name = name
-        self.variant = variant
+        self.name = resolved.pipeline.name
+        self.variant = resolved.settings["variant"].value
         self.info = info
         self.stages: tuple[str, ...] = tuple(stage.name for stage in plan.stages)
         self.modalities: tuple[Modality, ...] = tuple(
@@ -66,42 +73,38 @@ class Pipeline:
     @classmethod
     def load(
         cls,
-        model_path: str,
+        model_path: str | None = None,
         *,
         variant: str | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        ar_engine: str = "auto",
-        layout: Layout = "auto",
+        device: str | None = None,
+        dtype: str | None = None,
+        ar_engine: str | None = None,
+        layout: Layout | None = None,
         overrides: Mapping[str, str] | None = None,
+        config: ConfigFile | None = None,
         on_progress: Callable[[str, str], None] | None = None,
         plugins: Plugins | None = None,
     ) -> Pipeline:
         """Find the pipeline for a checkpoint and check its configuration; starts nothing yet.
 
-        `overrides` maps "stage.field" to its value as written on a command line. `on_progress` is
-        called with (stage, what it is doing) during start-up. `plugins` are those discovered if
-        not given. Raises a ConfigError that lists every problem.
+        `config` is a configuration file; what is given beside it counts more. `overrides` maps
+        "stage.field" to its value as written on a command line. `on_progress` is called with
+        (stage, what it is doing) during start-up. `plugins` are those discovered if not given.
+        Raises a ConfigError that lists every problem.
         """
-        config = (plugins or Plugins().discover()).pipeline_for(architectures(model_path))
-        device = devices.resolve_device(device)
-        stages = resolve_stages(
-            config,
-            variant=variant,
-            on_cpu=device == "cpu",
-            layout=layout,
-            overrides=overrides or {},
+        flags = {"variant": variant, "device": device, "dtype": dtype}
+        flags |= {"ar_engine": ar_engine, "layout": layout}
+        file = config or ConfigFile()
+        directory = checkpoint_directory(checkpoint_path(model_path, file))
+        pipeline = (plugins or Plugins().discover()).pipeline_for(architectures(directory))
+        info = _describe(pipeline, directory)
+        resolved = resolve(
+            pipeline,
+            Asked(flags=flags, overrides=overrides or {}, file=file),
+            cards=devices.cuda_device_count(),
+            info=info,
         )
-        plan = Plan(
-            model_path=str(Path(model_path).resolve()),
-            stages=_on_cards_there_are(stages),
-            entry=config.entry,
-            dtype=devices.resolve_dtype(dtype, device),
-            ar_engine=_resolve_engine(ar_engine),
-        )
-        variant = variant or config.default_variant
-        info = _describe(config, model_path)
-        return cls(plan, name=config.name, variant=variant, info=info, on_progress=on_progress)
+        return cls(_plan(directory, resolved), resolved, info, on_progress)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
@@ -176,21 +179,17 @@ class Pipeline:
             pass
 
 
-def _on_cards_there_are(stages: tuple[StageConfig, ...]) -> tuple[StageConfig, ...]:
-    if lacking := devices.missing_cards(stages, devices.cuda_device_count()):
-        raise ConfigError(lacking)
-    return stages
+def _plan(model_path: str, resolved: Resolved) -> Plan:
+    return Plan(
+        model_path=str(Path(model_path).resolve()),
+        stages=resolved.stages,
+        entry=resolved.pipeline.entry,
+        dtype=resolved.settings["dtype"].value,
+        ar_engine=resolved.settings["ar_engine"].value,
+    )
 
 
 def _describe(config: PipelineConfig, model_path: str) -> ModelInfo:
     describe = config.describe
     info: ModelInfo = (describe.resolve() if isinstance(describe, Ref) else describe)(model_path)
     return info
-
-
-def _resolve_engine(asked: str) -> str:
-    if asked not in {"auto", "torch", "sglang"}:
-        raise ConfigError(f"--ar-engine {asked!r}: choose auto, torch or sglang")
-    if asked == "sglang":
-        raise ConfigError("--ar-engine sglang is not available in this release; use torch")
-    return "torch"

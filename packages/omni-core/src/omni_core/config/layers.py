@@ -1,121 +1,211 @@
-"""From a plugin's pipeline and the operator's overrides to checked, resolved stages.
+"""Plugin default < layout and device < YAML file < command line, and where each value is from.
 
-Layers: plugin default < layout and device < command line. Knows field types and nearest matches.
+Knows the order of the layers, and collects everything that is wrong in any of them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
-from omni_core import graph
+from omni_core import devices, validate
+from omni_core.config.draft import Draft, Given
+from omni_core.config.fields import PIPELINE_FIELDS, Field, text
+from omni_core.config.file import ConfigFile
+from omni_core.config.refused import refused_device, refused_setting
+from omni_core.config.variant import choose_variant
+from omni_core.engine.base import TORCH, EngineCapabilities
 from omni_core.errors import ConfigError
-from omni_core.specs import PipelineConfig, StageConfig
+from omni_core.specs import ModelInfo, PipelineConfig, StageConfig
+from omni_core.validate import nearest
 
 Layout: TypeAlias = Literal["auto", "per-stage"]
 
-
-def _gpu(text: str) -> int | tuple[int, ...] | None:
-    if text.lower() in {"none", "cpu"}:
-        return None
-    cards = tuple(int(card) for card in text.split(","))
-    return cards[0] if len(cards) == 1 else cards
-
-
-def _optional_float(text: str) -> float | None:
-    return None if text.lower() == "none" else float(text)
+MODEL_PATH: Final = text("the checkpoint: a directory, or a hub id")
+OTHER_KEYS: Final = ("model_path", "stages", "server")
+"""What may stand at the top of a file besides `PIPELINE_FIELDS`; `server` is the server's own."""
+ENGINES: Final[Mapping[str, EngineCapabilities]] = {"torch": TORCH}
+DEFAULT: Final = "default"
+PLUGIN: Final = "plugin"
 
 
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "process": lambda text: None if text.lower() == "none" else text,
-    "gpu": _gpu,
-    "tp_size": int,
-    "replicas": int,
-    "memory_fraction": _optional_float,
-    "max_batch": int,
-    "max_wait_ms": float,
-    "max_concurrency": int,
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an operator asks for, unchecked."""
+
+    flags: Mapping[str, str | None] = field(default_factory=dict)
+    """Values of `PIPELINE_FIELDS` given on the command line; None is not given."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """{"stage.field": value as written on the command line}."""
+    file: ConfigFile = field(default_factory=ConfigFile)
 
 
-def resolve_stages(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of the pipeline, as it will be."""
+
+    value: str
+    source: str
+    """"plugin", "default", "omni.yaml:3" or "--variant"; after which ": auto" if that was
+    asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Every setting of a pipeline, and where it is from."""
+
+    pipeline: PipelineConfig
+    settings: Mapping[str, Setting]
+    """By the names of `PIPELINE_FIELDS`; nothing is "auto" any more but the layout."""
+    stages: tuple[StageConfig, ...]
+    sources: Mapping[str, Mapping[str, str]]
+    """{stage: {field, "options.NAME" or "env.NAME": source}}."""
+
+
+def resolve(
     pipeline: PipelineConfig,
+    asked: Asked,
     *,
-    variant: str | None,
-    on_cpu: bool,
-    layout: Layout,
-    overrides: Mapping[str, str],
-) -> tuple[StageConfig, ...]:
-    """The stages to run, every layer applied; one ConfigError with all problems."""
-    chosen = variant or pipeline.default_variant
-    if chosen not in pipeline.variants:
-        raise ConfigError(
-            f"pipeline {pipeline.name!r} has no variant {chosen!r}; "
-            f"choose from {', '.join(pipeline.variants)}"
-        )
-    stages = {stage.name: stage for stage in pipeline.variants[chosen]}
-    for name, stage in stages.items():
-        changes: dict[str, Any] = {}
-        if on_cpu:
-            changes["gpu"] = None
-        if on_cpu and layout == "auto" and name in pipeline.cpu_processes:
-            changes["process"] = pipeline.cpu_processes[name]
-        if layout == "per-stage":
-            changes["process"] = None
-        stages[name] = dataclasses.replace(stage, **changes)
-    found = _apply(overrides, stages)
-    resolved = tuple(stages.values())
-    found += graph.problems(resolved, pipeline.entry)
+    cards: int,
+    here: bool = True,
+    info: ModelInfo | None = None,
+) -> Resolved:
+    """Apply every layer; one ConfigError with all problems.
+
+    `cards` is how many CUDA cards this machine has. With `here` False the result may describe
+    another machine: cards that are missing here are no problem then. `info` is of the checkpoint,
+    which may be unable to run some variants.
+    """
+    found = list(_strange_keys(asked.file))
+    settings = _settings(pipeline, asked, cards, found)
+    if info is not None:
+        settings["variant"] = _fitting(settings["variant"], pipeline, info, found)
+    device, layout = settings["device"].value, settings["layout"].value
+    variant = pipeline.variants[settings["variant"].value]
+    draft = Draft(variant)
+    draft.place(pipeline.cpu_processes, on_cpu=device == "cpu", layout=layout)
+    draft.apply_file(asked.file)
+    draft.apply_overrides(asked.overrides)
+    stages = tuple(draft.stages.values())
+    found += draft.problems
+    wrong = validate.problems(
+        stages if len(stages) == len(variant) else variant,  # the plugin used a name twice
+        pipeline.entry,
+        produces=pipeline.produces.get(settings["variant"].value, ()),
+        engine=ENGINES[settings["ar_engine"].value],
+    )
+    found += [problem.sentence(draft.set_by(problem.stage, problem.field)) for problem in wrong]
+    if here or device == "cpu":
+        found += _misplaced(stages, device, cards)
     if found:
         raise ConfigError(found)
-    return resolved
+    return Resolved(pipeline=pipeline, settings=settings, stages=stages, sources=draft.sources)
 
 
-def _apply(overrides: Mapping[str, str], stages: dict[str, StageConfig]) -> list[str]:
-    found = []
-    for key, text in overrides.items():
-        name, _, field = key.partition(".")
-        stage = stages.get(name)
-        if stage is None:
-            found.append(f"--{key}: no stage {name!r}; {_nearest(name, list(stages))}")
-        elif field in _PARSERS:
-            try:
-                value = _PARSERS[field](text)
-            except ValueError as exc:
-                found.append(f"--{key}: cannot read {text!r}: {exc}")
-            else:
-                stages[name] = dataclasses.replace(stage, **{field: value})
-        elif field in stage.options:
-            found += _apply_option(key, text, field, stage, stages)
-        else:
-            known = [*_PARSERS, *stage.options]
-            found.append(
-                f"--{key}: stage {name!r} has no setting {field!r}; {_nearest(field, known)}"
-            )
-    return found
-
-
-def _apply_option(
-    key: str, text: str, field: str, stage: StageConfig, stages: dict[str, StageConfig]
-) -> list[str]:
-    default = stage.options[field]
+def checkpoint_path(given: str | None, file: ConfigFile) -> str:
+    """The checkpoint asked for, outside the file or in it; ConfigError if it is in neither."""
+    named = file.values.get("model_path") if given is None else given
+    if named is None:
+        raise ConfigError("no checkpoint; give --model-path DIR, or model_path in the file")
     try:
-        value = text if isinstance(default, str) else json.loads(text)
-    except json.JSONDecodeError:
-        if default is not None:
-            return [f"--{key}: cannot read {text!r}; the default is {default!r}"]
-        value = text
-    if isinstance(default, float) and type(value) is int:
-        value = float(value)
-    if default is not None and type(value) is not type(default):
-        return [f"--{key}: {text!r} must be {type(default).__name__}, like {default!r}"]
-    stages[stage.name] = dataclasses.replace(stage, options={**stage.options, field: value})
-    return []
+        path: str = MODEL_PATH.store(named)
+    except ValueError as exc:
+        place = f"{file.where('model_path')}: model_path"
+        raise ConfigError(_unreadable(place, named, MODEL_PATH)) from exc
+    return path
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+def _strange_keys(file: ConfigFile) -> Iterator[str]:
+    known = [*PIPELINE_FIELDS, *OTHER_KEYS]
+    for key in file.values:
+        if key not in known:
+            reason = refused_setting(key) or f"no such setting; {nearest(key, known)}"
+            yield f"{file.where(key)}: {key}: {reason}"
+
+
+def _settings(
+    pipeline: PipelineConfig, asked: Asked, cards: int, found: list[str]
+) -> dict[str, Setting]:
+    """The checked settings of the pipeline; for what is wrong, the default stands in."""
+    settings = {name: Setting(value="auto", source=DEFAULT) for name in PIPELINE_FIELDS}
+    settings["variant"] = Setting(value=pipeline.default_variant, source=PLUGIN)
+    for name, spec in PIPELINE_FIELDS.items():
+        given = _given(name, asked)
+        if given is None:
+            continue
+        try:
+            value = given.value_for(spec)
+        except ValueError:
+            found.append(_unreadable(given.place, given.value, spec))
+            continue
+        if problem := _not_there(name, value, pipeline):
+            found.append(f"{given.place}: {problem}")
+        else:
+            settings[name] = Setting(value=value, source=given.source)
+    settings["device"] = _chosen(settings["device"], devices.default_device(cards))
+    on_card = settings["device"].value == "cuda"
+    settings["dtype"] = _chosen(settings["dtype"], "bfloat16" if on_card else "float32")
+    settings["ar_engine"] = _chosen(settings["ar_engine"], TORCH.name)
+    return settings
+
+
+def _fitting(
+    setting: Setting, pipeline: PipelineConfig, info: ModelInfo, found: list[str]
+) -> Setting:
+    asked = None if setting.source == PLUGIN else setting.value
+    try:
+        value = choose_variant(pipeline, asked, info)
+    except ConfigError as exc:
+        found += exc.problems
+        return setting
+    return setting if value == setting.value else Setting(value=value, source="checkpoint")
+
+
+def _given(name: str, asked: Asked) -> Given | None:
+    """The value of the highest layer that has one."""
+    flag = asked.flags.get(name)
+    if flag is not None:
+        return Given.on_command_line(f"--{name.replace('_', '-')}", flag)
+    if name in asked.file.values:
+        return Given.in_file(asked.file, name)
+    return None
+
+
+def _not_there(name: str, value: str, pipeline: PipelineConfig) -> str | None:
+    if name == "variant" and value not in pipeline.variants:
+        variants = list(pipeline.variants)
+        return f"pipeline {pipeline.name!r} has no variant {value!r}; {_choose(value, variants)}"
+    if name == "device" and value not in devices.DEVICES:
+        return refused_device(value) or f"no device {value!r}; choose auto, cpu or cuda"
+    if name == "ar_engine" and value not in {"auto", *ENGINES}:
+        return f"{value} is not available in this release; use torch"
+    return None
+
+
+def _choose(name: str, known: list[str]) -> str:
+    hint = nearest(name, known)
+    return f"choose from {', '.join(known)}" if hint.startswith("known") else hint
+
+
+def _chosen(setting: Setting, value: str) -> Setting:
+    if setting.value != "auto":
+        return setting
+    return Setting(value=value, source=f"{setting.source}: auto")
+
+
+def _misplaced(stages: tuple[StageConfig, ...], device: str, cards: int) -> list[str]:
+    if device == "cpu":
+        return [
+            f"stage {stage.name!r}: gpu is {stage.gpu} but the device is cpu; use --device cuda, "
+            f"or --{stage.name}.gpu none"
+            for stage in stages
+            if stage.gpu is not None
+        ]
+    if not cards:
+        return ["--device cuda: no CUDA card is visible; use --device cpu"]
+    return devices.missing_cards(stages, cards)
+
+
+def _unreadable(place: str, value: object, spec: Field) -> str:
+    return f"{place}: got {value!r}; expected {spec.expected}"

@@ -26,6 +26,12 @@ class EngineCapabilities:
     """The runner may compute the next input row from the sampled token (Talker)."""
     hidden_states: bool
     """The runner sees intermediate hidden states of every row."""
+    tensor_parallel: bool = False
+    """One model may be split over several cards."""
+
+
+TORCH = EngineCapabilities(name="torch", feedback=True, hidden_states=True)
+"""The embedded engine, described here so that configuration need not import torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from omni_core import devices
-from omni_core.config import architectures, resolve_stages
+from omni_core.config import Asked, architectures, resolve
 from omni_core.errors import ConfigError
 from omni_core.plugins import Plugins
 from omni_core.specs import PipelineConfig, StageConfig
@@ -24,15 +24,10 @@ def graph(
 ) -> None:
     """Draw the stages of a pipeline as they would run on this machine."""
     config = choose(Plugins().discover(), model_path, pipeline)
-    stages = resolve_stages(
-        config,
-        variant=variant,
-        on_cpu=devices.resolve_device(device) == "cpu",
-        layout="auto",
-        overrides={},
-    )
-    typer.echo(f"{config.name}, variant {variant or config.default_variant}")
-    typer.echo(draw(stages, config.entry))
+    asked = Asked(flags={"variant": variant, "device": device})
+    resolved = resolve(config, asked, cards=devices.cuda_device_count(), here=False)
+    typer.echo(f"{config.name}, variant {resolved.settings['variant'].value}")
+    typer.echo(draw(resolved.stages, config.entry))
 
 
 def choose(plugins: Plugins, model_path: str | None, name: str | None) -> PipelineConfig:

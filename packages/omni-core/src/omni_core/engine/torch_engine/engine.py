@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from omni_core.engine.base import (
+    TORCH,
     ARRunner,
-    EngineCapabilities,
     EngineRequest,
     EngineStats,
     RequestFailedError,
@@ -46,7 +46,7 @@ class _Waiting:
 class TorchEngine:
     """`Engine` in plain torch; runs on any device torch has."""
 
-    capabilities = EngineCapabilities(name="torch", feedback=True, hidden_states=True)
+    capabilities = TORCH
 
     def __init__(self, runner: ARRunner, config: TorchEngineConfig | None = None) -> None:
         self._runner = runner
