@@ -54,7 +54,6 @@ def test_reads_rope_as_transformers_4_wrote_it(data: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "im_start_token_id",
         "thinker_config",
         "thinker_config.text_config.num_hidden_layers",
         "thinker_config.text_config.rope_parameters.rope_theta",
@@ -117,3 +116,14 @@ def test_dense_layers_follow_the_sparse_step_and_the_list(data: dict[str, Any]) 
     decoder = parse_config(data).thinker.decoder
     sparse = [layer for layer in range(decoder.layers) if decoder.is_sparse(layer)]
     assert sparse == [1]
+
+
+def test_without_a_talker_config_there_is_no_talker_and_published_ids_stand_in(
+    data: dict[str, Any],
+) -> None:
+    """As the published Thinking and Captioner checkpoints may be written."""
+    for key in ("enable_audio_output", "talker_config", "tts_pad_token_id", "im_end_token_id"):
+        del data[key]
+    config = parse_config(data)
+    assert config.talker is None
+    assert (config.tts_pad_token_id, config.im_end_token_id) == (151671, 151645)

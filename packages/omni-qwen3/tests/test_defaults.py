@@ -90,6 +90,7 @@ def test_describe(checkpoint: Path) -> None:
     assert sorted(info.voices) == ["aiden", "chelsie", "ethan"]
     assert info.default_voice == "ethan"
     assert info.sample_rate == 24000
+    assert info.refused_modalities == {}
     assert set(info.input_modalities) == {"text", "image", "audio", "video"}
 
 
@@ -98,6 +99,7 @@ def test_describe_a_checkpoint_without_speech(checkpoint: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"enable_audio_output": False}))
     info = describe(str(checkpoint))
     assert (info.voices, info.default_voice, info.sample_rate) == ((), None, None)
+    assert "no Talker" in info.refused_modalities["audio"]
 
 
 def test_a_folder_that_is_no_checkpoint_says_what_is_missing(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ class OmniConfig:
         """The Talker's config; ConfigError for a checkpoint without one."""
         if self.talker is None:
             raise ConfigError(
-                "this checkpoint has no Talker (enable_audio_output is false); use --variant text"
+                "this checkpoint has no Talker (enable_audio_output is false or talker_config "
+                "missing); use --variant text"
             )
         return self.talker
 
@@ -174,23 +175,24 @@ def parse_config(data: Mapping[str, Any]) -> OmniConfig:
     """Build the typed config from the parsed JSON; keys nobody needs are ignored."""
     root = _Section(data, "")
     thinker = _thinker(root.section("thinker_config"))
-    speaks = root.get("enable_audio_output", bool, True)
+    speaks = root.get("enable_audio_output", bool, True) and "talker_config" in root
     talker = _talker(root.section("talker_config")) if speaks else None
     if talker is not None and not 1 <= talker.accept_hidden_layer <= thinker.decoder.layers:
         raise ConfigError(
             f"config.json: talker_config.accept_hidden_layer is {talker.accept_hidden_layer}; "
             f"the Thinker has hidden states 1 to {thinker.decoder.layers}"
         )
+    # The ids of the published vocabulary stand in where config.json is silent, as in transformers.
     return OmniConfig(
         thinker=thinker,
         talker=talker,
-        im_start_token_id=root.integer("im_start_token_id"),
-        im_end_token_id=root.integer("im_end_token_id"),
-        user_token_id=root.integer("user_token_id"),
-        assistant_token_id=root.integer("assistant_token_id"),
-        tts_pad_token_id=root.integer("tts_pad_token_id"),
-        tts_bos_token_id=root.integer("tts_bos_token_id"),
-        tts_eos_token_id=root.integer("tts_eos_token_id"),
+        im_start_token_id=root.integer("im_start_token_id", 151644),
+        im_end_token_id=root.integer("im_end_token_id", 151645),
+        user_token_id=root.integer("user_token_id", 872),
+        assistant_token_id=root.integer("assistant_token_id", 77091),
+        tts_pad_token_id=root.integer("tts_pad_token_id", 151671),
+        tts_bos_token_id=root.integer("tts_bos_token_id", 151672),
+        tts_eos_token_id=root.integer("tts_eos_token_id", 151673),
     )
 
 

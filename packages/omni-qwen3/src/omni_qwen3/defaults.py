@@ -11,6 +11,8 @@ from omni_core.specs import ModelInfo
 from omni_core.types import SamplingParams
 from omni_qwen3.files import has_file, read_json
 
+NO_TALKER = "this checkpoint has no Talker (its config.json has no talker_config, or says no audio)"
+"""Of Thinking and Captioner checkpoints, which answer in text."""
 SAMPLE_RATE = 24_000
 """Of Code2Wav, in Hz. The checkpoint does not say it; the model card does."""
 DEFAULT_VOICE = "ethan"
@@ -80,6 +82,7 @@ def describe(model_path: str) -> ModelInfo:
         default_voice=default,
         sample_rate=SAMPLE_RATE if speaks else None,
         input_modalities=("text", "image", "audio", "video"),
+        refused_modalities={} if speaks else {"audio": NO_TALKER},
     )
 
 

@@ -12,11 +12,11 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import typer
 
+from omni_core.hub import model_name
 from omni_core.pipeline import Pipeline
 from omni_server.app import create_app
 from omni_server.cli.overrides import parse_overrides
@@ -34,7 +34,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def serve(
     context: typer.Context,
-    model_path: Annotated[str, typer.Option(help="Directory of the checkpoint.")],
+    model_path: Annotated[
+        str, typer.Option(help="Directory, or hub id organisation/name[@revision].")
+    ],
     variant: Annotated[str | None, typer.Option(help="Variant of the pipeline.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
@@ -43,7 +45,10 @@ def serve(
     ar_engine: Annotated[str, typer.Option(help="auto, torch or sglang.")] = "auto",
     layout: Annotated[str, typer.Option(help="auto or per-stage.")] = "auto",
     served_model_name: Annotated[
-        str | None, typer.Option(help="Model id clients ask for; the directory's name if not set.")
+        str | None,
+        typer.Option(
+            help="Model id clients ask for; by default the directory's name, or the hub id."
+        ),
     ] = None,
     max_body_mib: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 256,
     drain_timeout_s: Annotated[
@@ -67,7 +72,7 @@ def serve(
         on_progress=Progress(typer.echo),
     )
     settings = Settings(
-        served_model_name=served_model_name or Path(model_path).resolve().name,
+        served_model_name=served_model_name or model_name(model_path),
         max_body_bytes=max_body_mib * MIB,
     )
     with bind(host, port) as listener:
