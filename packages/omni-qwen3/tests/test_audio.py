@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
 
-from omni_core.errors import MediaError
+from omni_core.errors import ConfigError, MediaError
 from omni_core.types import FloatArray
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import load_settings
@@ -41,6 +45,27 @@ def test_features_equal_transformers(
         np.testing.assert_array_equal(packed[:, begin : begin + length], mel)
         begin += length
     assert packed.shape == (128, begin)
+
+
+def test_silence_and_loud_sound_equal_transformers(
+    features: AudioFeatures, tiny_checkpoint: str
+) -> None:
+    clips = [np.zeros(4000, np.float32), 30 * sound(3200)]
+    extractor = WhisperFeatureExtractor.from_pretrained(tiny_checkpoint)
+    expected = extractor(clips, sampling_rate=16000, padding=True, truncation=False)
+    packed, lengths = features(clips)
+    assert lengths.tolist() == [25, 20]
+    np.testing.assert_array_equal(packed[:, :25], expected["input_features"][0])
+    np.testing.assert_array_equal(packed[:, 25:], expected["input_features"][1][:, :20])
+
+
+def test_a_checkpoint_that_dithers_is_refused(tiny_checkpoint: str, tmp_path: Path) -> None:
+    saved = json.loads((Path(tiny_checkpoint) / "processor_config.json").read_text())
+    saved["feature_extractor"]["dither"] = 1e-4
+    (tmp_path / "processor_config.json").write_text(json.dumps(saved))
+    shutil.copy(Path(tiny_checkpoint) / "config.json", tmp_path)
+    with pytest.raises(ConfigError, match="dither"):
+        load_settings(str(tmp_path))
 
 
 def test_a_clip_beyond_thirty_seconds_is_not_cut(features: AudioFeatures) -> None:

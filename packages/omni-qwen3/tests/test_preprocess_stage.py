@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import av
@@ -256,11 +258,11 @@ def test_the_reply_counts_towards_the_context() -> None:
         check_length(100, RequestParams(), 100)
 
 
-def test_media_where_the_template_has_no_place_for_it(
-    preprocessor: Preprocessor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = "<|im_start|>{{ messages[0].role }}"
-    monkeypatch.setattr(preprocessor._chat, "_template", template)
+def test_media_where_the_template_has_no_place_for_it(tiny_checkpoint: str, tmp_path: Path) -> None:
+    for file in Path(tiny_checkpoint).glob("*.json"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("<|im_start|>{{ messages[0].role }}")
+    preprocessor = Preprocessor(str(tmp_path), MediaLimits())
     with pytest.raises(RequestError, match="no place for image"):
         preprocessor.prompt(user(media("image", png(32, 32))), RequestParams())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-from omni_qwen3.files import has_file, read_json
+from omni_qwen3.vocabulary import read_vocabulary
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -30,12 +30,12 @@ class TokenBytes:
 
     def __init__(self, model_path: str) -> None:
         alphabet = _byte_alphabet()
-        vocabulary, added = _tokens(model_path)
+        vocabulary = read_vocabulary(model_path)
         self._bytes: dict[int, bytes] = {
-            token_id: _spelled(token, alphabet) for token, token_id in vocabulary.items()
+            token_id: _spelled(token, alphabet) for token, token_id in vocabulary.base.items()
         }
-        for token_id, token, special in added:
-            self._bytes[token_id] = b"" if special else token.encode()
+        for token in vocabulary.added:
+            self._bytes[token.token_id] = b"" if token.special else token.text.encode()
 
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token; none for ids the model can emit but the tokenizer does not know."""
@@ -44,22 +44,6 @@ class TokenBytes:
     def text(self, token_ids: Iterable[int]) -> str:
         """Text of whole replies; a character that is not complete shows as U+FFFD."""
         return b"".join(self[token_id] for token_id in token_ids).decode(errors="replace")
-
-
-def _tokens(model_path: str) -> tuple[dict[str, int], list[tuple[int, str, bool]]]:
-    """The byte-level vocabulary, and the added tokens as (id, text, is special).
-
-    Checkpoints have either tokenizer.json or the older pair of vocab.json and
-    tokenizer_config.json.
-    """
-    if has_file(model_path, "tokenizer.json"):
-        tokenizer = read_json(model_path, "tokenizer.json")
-        added = tokenizer["added_tokens"]
-        return tokenizer["model"]["vocab"], [(t["id"], t["content"], t["special"]) for t in added]
-    decoder = read_json(model_path, "tokenizer_config.json").get("added_tokens_decoder", {})
-    return read_json(model_path, "vocab.json"), [
-        (int(token_id), token["content"], token["special"]) for token_id, token in decoder.items()
-    ]
 
 
 def _spelled(text: str, alphabet: dict[str, int]) -> bytes:

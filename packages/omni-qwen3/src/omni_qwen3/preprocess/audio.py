@@ -1,16 +1,17 @@
 """Sound to log-mel frames, and how many tokens the audio encoder makes of them.
 
-Knows float32 mono sound and transformers' WhisperFeatureExtractor. Knows no prompts.
+Knows float32 mono sound and clips of several lengths. Knows no prompts.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import torch
 
 from omni_core.errors import MediaError
 from omni_core.types import FloatArray, IntArray
+from omni_qwen3.preprocess.mel import LogMel
+from omni_qwen3.preprocess.settings import AudioSettings
 
 FRAMES_PER_CHUNK = 100
 """The encoder's convolutions see this many mel frames at a time (2 * audio_config.n_window)."""
@@ -32,12 +33,16 @@ def audio_tokens(frames: int) -> int:
 class AudioFeatures:
     """Whisper's log-mel features with the settings of one checkpoint; safe to share by threads."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        from transformers import WhisperFeatureExtractor
-
-        self._extractor = WhisperFeatureExtractor(**settings)
-        self.sample_rate: int = self._extractor.sampling_rate
-        self._min_samples = int(self._extractor.n_fft) // 2 + 1
+    def __init__(self, settings: AudioSettings) -> None:
+        self._log_mel = LogMel(
+            bands=settings.mel_bands,
+            window=settings.window,
+            hop=settings.hop,
+            sample_rate=settings.sample_rate,
+        )
+        self._hop = settings.hop
+        self.sample_rate = settings.sample_rate
+        self._min_samples = settings.window // 2 + 1
 
     def check(self, samples: FloatArray) -> None:
         """MediaError unless a clip (n,) is long enough for one window of the spectrogram."""
@@ -51,19 +56,17 @@ class AudioFeatures:
         )
 
     def __call__(self, clips: list[FloatArray]) -> tuple[FloatArray, IntArray]:
-        """Checked clips (n,) at `sample_rate` -> features (mel_bins, frames) and frames per clip.
+        """Checked clips (n,) at `sample_rate` -> features (mel_bands, frames) and frames per clip.
 
-        All clips of a prompt go through together: transformers pads them to the longest before
-        the spectrogram, which shows in the last frames of the shorter ones.
+        All clips of a prompt go through together: transformers pads them with silence to the
+        longest before the spectrogram, which shows in the last frames of the shorter ones.
         """
-        features = self._extractor(
-            clips,
-            sampling_rate=self.sample_rate,
-            padding=True,
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="np",
-        )
-        mask = features["attention_mask"].astype(bool)
-        mel = features["input_features"].transpose(1, 0, 2)[:, mask]
-        return np.ascontiguousarray(mel, dtype=np.float32), mask.sum(axis=1, dtype=np.int64)
+        longest = max(len(clip) for clip in clips)
+        padded = torch.zeros(len(clips), longest)
+        for row, clip in zip(padded, clips, strict=True):
+            row[: len(clip)] = torch.from_numpy(clip)
+        # A frame counts if the clip has a sample where the frame begins to be.
+        lengths = [min(-(-len(clip) // self._hop), longest // self._hop) for clip in clips]
+        mel = self._log_mel(padded)
+        packed = torch.cat([rows[:, :n] for rows, n in zip(mel, lengths, strict=True)], dim=1)
+        return packed.numpy(), np.array(lengths, dtype=np.int64)

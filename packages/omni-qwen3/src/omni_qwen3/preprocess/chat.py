@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from jinja2 import TemplateError
-
 from omni_core.errors import RequestError
 from omni_core.types import MediaPart, Message, Part, TextPart
-from omni_qwen3.files import has_file, read_json
+from omni_qwen3.preprocess.template import ChatTemplate
+from omni_qwen3.preprocess.tokenizer import TextTokenizer
 
 PRIVATE_USE = range(0xE000, 0xF900)
 """Code points without meaning of their own; one the request does not use breaks up special tokens
@@ -26,47 +25,26 @@ class ChatEncoder:
     """Template and tokenizer of one checkpoint; safe to share by threads."""
 
     def __init__(self, model_path: str) -> None:
-        from transformers import Qwen2Tokenizer  # AutoTokenizer imports torch and every model
-
-        tokenizer = Qwen2Tokenizer.from_pretrained(model_path)
-        self._render = tokenizer.apply_chat_template
-        self._template = _legacy_template(model_path)
-        special = {
-            token.content: token_id
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special
-        }
-        self._special = special
+        self._tokenizer = TextTokenizer(model_path)
+        self._template = ChatTemplate(model_path, self._tokenizer.named)
+        special = self._tokenizer.special
         self._special_pattern = re.compile("(" + "|".join(map(re.escape, special)) + ")")
-        self._backend = tokenizer.backend_tokenizer
-        self._backend.encode_special_tokens = True  # "<|im_end|>" inside a segment is plain text
-        self.audio_end_token_id: int = special[tokenizer.audio_eos_token]
+        self.audio_end_token_id: int = special[self._tokenizer.named["audio_eos_token"]]
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the prompt up to the reply's first token, one placeholder per media item."""
         if not messages:
             raise RequestError("messages must not be empty", param="messages")
         mark = _unused_character(messages)
-        prompt = self._prompt([self._turn(message, mark) for message in messages])
+        prompt = self._template.render([self._turn(message, mark) for message in messages])
+        special = self._tokenizer.special
         ids: list[int] = []
         for segment in self._special_pattern.split(prompt):
-            if segment in self._special:
-                ids.append(self._special[segment])
+            if segment in special:
+                ids.append(special[segment])
             else:
-                text = segment.replace(mark, "")
-                ids += self._backend.encode(text, add_special_tokens=False).ids
+                ids += self._tokenizer.encode(segment.replace(mark, ""))
         return ids
-
-    def _prompt(self, turns: list[dict[str, Any]]) -> str:
-        try:
-            prompt: str = self._render(
-                turns, chat_template=self._template, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as exc:
-            raise RequestError(
-                f"the model's chat template refuses these messages: {exc}", param="messages"
-            ) from exc
-        return prompt
 
     def _turn(self, message: Message, mark: str) -> dict[str, Any]:
         """A message as templates expect it; only one with media is a list of parts."""
@@ -107,12 +85,3 @@ def _unused_character(messages: Sequence[Message]) -> str:
         raise RequestError(
             "the text uses every private-use character of Unicode; leave one out", param="messages"
         ) from None
-
-
-def _legacy_template(model_path: str) -> str | None:
-    """The template of chat_template.json, which the tokenizer itself does not read."""
-    name = "chat_template.json"
-    if not has_file(model_path, name):
-        return None
-    template: str = read_json(model_path, name)["chat_template"]
-    return template

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from omni_core.errors import ConfigError
 from omni_qwen3.files import has_file, read_json
 
 VIDEO_MIN_PIXELS = 128 * 32 * 32
@@ -57,6 +58,18 @@ class VisionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AudioSettings:
+    """How sound becomes mel frames."""
+
+    sample_rate: int
+    mel_bands: int
+    window: int
+    """Samples of one Fourier transform."""
+    hop: int
+    """Samples between two frames."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything preprocessing reads from a checkpoint."""
 
@@ -65,8 +78,7 @@ class Settings:
     video: VisionSettings
     video_fps: float
     video_max_frames: int
-    audio: dict[str, Any]
-    """Arguments of transformers' WhisperFeatureExtractor."""
+    audio: AudioSettings
     context_length: int
     """Tokens of prompt and reply together."""
 
@@ -82,7 +94,7 @@ def load_settings(model_path: str) -> Settings:
         video=_vision(video, vision_config, VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS),
         video_fps=float(video.get("fps") or DEFAULT_VIDEO_FPS),
         video_max_frames=int(video.get("max_frames") or DEFAULT_VIDEO_MAX_FRAMES),
-        audio=audio,
+        audio=_audio(audio),
         context_length=int(thinker["text_config"]["max_position_embeddings"]),
     )
 
@@ -119,6 +131,21 @@ def _vision(
         rescale_factor=float(saved.get("rescale_factor") or 1 / 255),
         min_pixels=min_pixels,
         max_pixels=max_pixels,
+    )
+
+
+def _audio(saved: dict[str, Any]) -> AudioSettings:
+    """The feature extractor's settings; those left out are WhisperFeatureExtractor's defaults."""
+    if unusual := [name for name in ("dither", "padding_value") if saved.get(name)]:
+        raise ConfigError(
+            f"the checkpoint's feature extractor sets {unusual[0]} to {saved[unusual[0]]}; only 0 "
+            "is supported"
+        )
+    return AudioSettings(
+        sample_rate=int(saved.get("sampling_rate") or 16_000),
+        mel_bands=int(saved.get("feature_size") or 80),
+        window=int(saved.get("n_fft") or 400),
+        hop=int(saved.get("hop_length") or 160),
     )
 
 
