@@ -93,7 +93,9 @@ def test_unset_means_all(install: Callable[..., None], monkeypatch: pytest.Monke
 
 def test_a_plugin_that_fails_to_import_is_named(install: Callable[..., None]) -> None:
     install("parrot", "import no_such_module_anywhere")
-    with pytest.raises(PluginError, match=r"'parrot' \(omni_parrot_parrot\).*no_such_module"):
+    with pytest.raises(
+        PluginError, match=r"'parrot' \(omni_parrot_parrot of omni-parrot\).*no_such"
+    ):
         Plugins().discover()
 
 
@@ -102,8 +104,8 @@ def test_two_plugins_of_one_name_are_both_named(install: Callable[..., None]) ->
     install("parrot", PLUGIN.format(name="b", architecture="B"), "omni-macaw")
     with pytest.raises(PluginError, match="two plugins are named 'parrot'") as caught:
         Plugins().discover()
-    assert "omni_parrot_parrot" in caught.value.message
-    assert "omni_macaw_parrot" in caught.value.message
+    assert "omni_parrot_parrot of omni-parrot" in caught.value.message
+    assert "omni_macaw_parrot of omni-macaw" in caught.value.message
 
 
 def test_a_pipeline_registered_twice_names_both_plugins() -> None:

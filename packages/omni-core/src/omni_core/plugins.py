@@ -146,8 +146,8 @@ def _found() -> dict[str, EntryPoint]:
         other = found.setdefault(point.name, point)
         if other.value != point.value:
             raise PluginError(
-                f"two plugins are named {point.name!r}: {other.value} and {point.value}; "
-                "uninstall one"
+                f"two plugins are named {point.name!r}: {other.value} of {_distribution(other)} "
+                f"and {point.value} of {_distribution(point)}; uninstall one"
             )
     return found
 
@@ -167,10 +167,20 @@ def _load(point: EntryPoint) -> ModuleType:
     try:
         module = point.load()
     except Exception as exc:
-        raise PluginError(f"plugin {point.name!r} ({point.value}) fails to import: {exc}") from exc
+        raise PluginError(
+            f"plugin {point.name!r} ({point.value} of {_distribution(point)}) fails to import: "
+            f"{type(exc).__name__}: {exc}; mend or uninstall it, or leave it out with {ALLOW_LIST}"
+        ) from exc
     if not isinstance(module, ModuleType):
-        raise PluginError(f"plugin {point.name!r}: {point.value} must name a module")
+        raise PluginError(
+            f"plugin {point.name!r} of {_distribution(point)}: its entry point {point.value!r} "
+            "must name a module"
+        )
     return module
+
+
+def _distribution(point: EntryPoint) -> str:
+    return "an unknown distribution" if point.dist is None else point.dist.name
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
