@@ -47,7 +47,7 @@ def test_stacks_experts_in_the_dtype_asked(single_file: str) -> None:
         weights = open_weights(
             checkpoint, ["a."], device="cpu", dtype="bfloat16", report=lambda message: None
         )
-        gate_up, down = weights.experts("a.experts.", 3)
+        gate_up, down = weights.experts("a.experts.", 3, hidden=2, inner=4)
     assert gate_up.dtype == down.dtype == torch.bfloat16
     assert gate_up.shape == (3, 8, 2)
     assert down.shape == (3, 2, 4)
@@ -61,8 +61,9 @@ def test_reports_progress_to_the_end(single_file: str) -> None:
         weights = open_weights(
             checkpoint, ["a."], device="cpu", dtype="float32", report=said.append
         )
-        weights.tensor("a.table")
-        weights.experts("a.experts.", 3)
+        weights.tensor("a.table", (6, 2))
+        weights.experts("a.experts.", 3, hidden=2, inner=4)
+        weights.finish()
     assert said[-1] == "loading weights 10/10"
     assert len(said) > 1
 

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
-from omni_core.errors import ConfigError, OmniError, StageError
+from omni_core.errors import OmniError, StageError
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
@@ -157,6 +158,22 @@ class AudioEncoder:
         return rows
 
 
+class _EmptyOnMeta(TorchFunctionMode):
+    """Parameters, which modules make with `torch.empty`, take no memory until they are assigned;
+    buffers, which are computed, are made as ever."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.empty:
+            return func(*args, **{**(kwargs or {}), "device": "meta"})
+        return func(*args, **(kwargs or {}))
+
+
 def _thinker_config(ctx: StageContext) -> Any:
     from transformers import Qwen3OmniMoeConfig
 
@@ -171,18 +188,17 @@ def _load(
     Parameters are assigned, not cast: the rotary and sinusoid buffers must stay float32.
     """
     config._attn_implementation = "sdpa"
-    tower = tower_class(config).eval().requires_grad_(False)
+    with _EmptyOnMeta():
+        tower = tower_class(config).eval().requires_grad_(False)
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
             checkpoint, (prefix,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        state = {name: weights.tensor(prefix + name) for name in tower.state_dict()}
-        unused = set(checkpoint.names(prefix)) - {prefix + name for name in state}
-    if unused:
-        raise ConfigError(
-            f"{type(tower).__name__} of the installed transformers has no place for "
-            f"{sorted(unused)[0]!r} and {len(unused) - 1} more tensors; install a release that has"
-        )
+        state = {
+            name: weights.tensor(prefix + name, empty.shape)
+            for name, empty in tower.state_dict().items()
+        }
+        weights.finish()
     tower.load_state_dict(state, assign=True)
     return tower.to(weights.device), config, weights
 

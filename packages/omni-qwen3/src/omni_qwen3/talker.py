@@ -62,7 +62,9 @@ def load_runner(ctx: StageContext) -> TalkerRunner:
         weights = open_weights(
             checkpoint, (WEIGHTS,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        return TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks))
+        runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks))
+        weights.finish()
+    return runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,20 @@ class TalkerRunner:
         )
         self.config = talker
         self._tts_pad_token_id = config.tts_pad_token_id
-        self._project_text = ResizeMlp.load(weights, "talker.text_projection.")
-        self._project_hidden = ResizeMlp.load(weights, "talker.hidden_projection.")
-        self._embeddings = weights.tensor("talker.model.codec_embedding.weight")
+        self._project_text, self._project_hidden = (
+            ResizeMlp.load(
+                weights,
+                f"talker.{source}_projection.",
+                talker.thinker_hidden_size,
+                decoder.intermediate_size,
+                decoder.hidden_size,
+            )
+            for source in ("text", "hidden")
+        )
+        table = (decoder.vocab_size, decoder.hidden_size)
+        self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
         self._decoder = Decoder(weights, "talker.model.", decoder)
-        self._head = weights.tensor("talker.codec_head.weight")
+        self._head = weights.tensor("talker.codec_head.weight", table)
         self._predictor = CodePredictor(
             weights, "talker.code_predictor.", talker.predictor, talker.code_groups
         )

@@ -46,14 +46,17 @@ def build(ctx: StageContext) -> Scheduler:
 def load_runner(ctx: StageContext) -> ThinkerRunner:
     """The checkpoint's language model, without its encoders."""
     with Checkpoint(ctx.model_path) as checkpoint:
-        return ThinkerRunner(
-            open_weights(
-                checkpoint, WEIGHTS, device=ctx.device, dtype=ctx.dtype, report=ctx.report
-            ),
+        weights = open_weights(
+            checkpoint, WEIGHTS, device=ctx.device, dtype=ctx.dtype, report=ctx.report
+        )
+        runner = ThinkerRunner(
+            weights,
             load_config(ctx.model_path),
             eos_token_ids=eos_token_ids(ctx.model_path),
             detokenize=TokenBytes(ctx.model_path).text,
         )
+        weights.finish()
+    return runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,10 @@ class ThinkerRunner:
         )
         self.config = config
         self._detokenize = detokenize
-        self._embeddings = weights.tensor("thinker.model.embed_tokens.weight")
+        table = (decoder.vocab_size, decoder.hidden_size)
+        self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
         self._decoder = Decoder(weights, "thinker.model.", decoder)
-        self._head = weights.tensor("thinker.lm_head.weight")
+        self._head = weights.tensor("thinker.lm_head.weight", table)
         accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
         self._capture_normed = accepted == decoder.layers
         self._capture_layer = None if self._capture_normed else accepted - 1

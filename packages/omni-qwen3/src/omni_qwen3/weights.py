@@ -1,25 +1,29 @@
-"""Reads safetensors checkpoints by tensor name, lazily.
+"""Reads safetensors checkpoints by tensor name: a stage opens the files and reads the byte ranges
+of its own tensors, and of nothing else.
 
-Knows files, names, dtypes and devices. Knows nothing of what the tensors are for. A tensor is read
-when it is asked for and goes straight to its device, so loading never holds the model twice.
+Knows files, names, shapes, dtypes and devices. Knows nothing of what the tensors are for. A tensor
+is read when it is asked for, straight into its place, so loading takes the memory of the weights
+and at most one tensor more. On torch's meta device all is checked and nothing is read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from omni_core.errors import ConfigError
+from omni_qwen3.files import has_file, read_json
+from omni_qwen3.tensorfile import TensorFile
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 REPORTS_PER_LOAD = 20
+LISTED = 5
+"""Of many missing things, so many are named."""
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -35,8 +39,8 @@ class Checkpoint:
 
     def __init__(self, model_path: str) -> None:
         self._directory = Path(model_path)
-        self._files: dict[str, Any] = {}
-        self._file_of = self._index()
+        self._files: dict[str, TensorFile] = {}
+        self._file_of = self._index(model_path)
 
     def __enter__(self) -> Self:
         return self
@@ -47,32 +51,67 @@ class Checkpoint:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        for file in self._files.values():
+            file.close()
         self._files.clear()
 
     def names(self, prefix: str = "") -> list[str]:
         """Names of all tensors that start with `prefix`."""
         return [name for name in self._file_of if name.startswith(prefix)]
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """The whole tensor as stored, on the CPU; ConfigError if there is none of that name."""
-        tensor: torch.Tensor = self._open(name).get_tensor(name)
-        return tensor
+    def require(self, prefixes: Sequence[str]) -> None:
+        """ConfigError unless there are tensors under each prefix and the files of all of them."""
+        for prefix in prefixes:
+            if not self.names(prefix):
+                raise ConfigError(
+                    f"{self._directory} has no tensors under {prefix!r}, but its config.json "
+                    "describes that part; download the checkpoint again, or leave the part out "
+                    "(--variant text serves a checkpoint without speech)"
+                )
+        wanted = {self._file_of[name] for prefix in prefixes for name in self.names(prefix)}
+        lost = sorted(file for file in wanted if not (self._directory / file).is_file())
+        if lost:
+            raise ConfigError(
+                f"{self._directory} lacks {_some(lost)}, which {INDEX_FILE} names; "
+                "finish the download"
+            )
 
-    def rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
-        """A few rows of a large matrix, (len(indices), ...), without reading the rest."""
-        part = self._open(name).get_slice(name)
-        return torch.cat([part[index : index + 1] for index in indices])
-
-    def _open(self, name: str) -> Any:
+    def file(self, name: str) -> TensorFile:
+        """The file that holds a tensor, opened; ConfigError if there is none of that name."""
         file_name = self._file_of.get(name)
         if file_name is None:
             raise ConfigError(self._missing(name))
         if file_name not in self._files:
             path = self._directory / file_name
             if not path.is_file():
-                raise ConfigError(f"{path} is named by {INDEX_FILE} and does not exist")
-            self._files[file_name] = _open_file(path)
-        return self._files[file_name]
+                raise ConfigError(
+                    f"{path} is named by {INDEX_FILE} and does not exist; finish the download"
+                )
+            self._files[file_name] = TensorFile(path)
+        file = self._files[file_name]
+        if name not in file.entries:
+            raise ConfigError(
+                f"{file.path} does not hold {name!r}, which {INDEX_FILE} says is there; the files "
+                "are of different downloads or revisions, download all of them again"
+            )
+        return file
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The whole tensor as stored, on the CPU; ConfigError if there is none of that name."""
+        return self.file(name).read(name)
+
+    def rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
+        """A few rows of a large matrix, (len(indices), ...), without reading the rest."""
+        file = self.file(name)
+        shape = file.entries[name].shape
+        if not all(0 <= index < shape[0] for index in indices):
+            raise ConfigError(
+                f"{file.path}: {name!r} has {shape[0]} rows; config.json asks for {max(indices)}"
+            )
+        out = torch.empty((len(indices), *shape[1:]), dtype=file.dtype(name))
+        for place, index in enumerate(indices):
+            file.read_into(out[place], name, first_row=index)
+        return out
 
     def _missing(self, name: str) -> str:
         prefix = name
@@ -83,31 +122,32 @@ class Checkpoint:
             if prefix
             else ("it has no tensor under any prefix of that name")
         )
-        return f"checkpoint {str(self._directory)!r} lacks the tensor {name!r}; {known}"
+        return (
+            f"checkpoint {str(self._directory)!r} lacks the tensor {name!r}; {known}; "
+            "config.json and the weights must be of one download"
+        )
 
-    def _index(self) -> dict[str, str]:
-        index = self._directory / INDEX_FILE
-        if index.is_file():
-            mapping: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    def _index(self, model_path: str) -> dict[str, str]:
+        if has_file(model_path, INDEX_FILE):
+            mapping = read_json(model_path, INDEX_FILE).get("weight_map")
+            if not isinstance(mapping, dict):
+                path = self._directory / INDEX_FILE
+                raise ConfigError(f"{path} has no 'weight_map'; download it again")
             return mapping
-        single = self._directory / SINGLE_FILE
-        if single.is_file():
-            self._files[SINGLE_FILE] = _open_file(single)
-            return dict.fromkeys(self._files[SINGLE_FILE].keys(), SINGLE_FILE)
-        raise ConfigError(f"{str(self._directory)!r} has neither {INDEX_FILE} nor {SINGLE_FILE}")
-
-
-def _open_file(path: Path) -> Any:
-    try:
-        return safe_open(str(path), framework="pt")
-    except SafetensorError as exc:
-        raise ConfigError(f"{path} is cut short or damaged ({exc}); download it again") from exc
+        if has_file(model_path, SINGLE_FILE):
+            self._files[SINGLE_FILE] = TensorFile(self._directory / SINGLE_FILE)
+            return dict.fromkeys(self._files[SINGLE_FILE].entries, SINGLE_FILE)
+        raise ConfigError(
+            f"{str(self._directory)!r} has neither {INDEX_FILE} nor {SINGLE_FILE}; "
+            "download the weights"
+        )
 
 
 class Weights:
     """One part of a checkpoint as tensors of one dtype on one device.
 
-    Every read counts towards the progress given to `report` as "loading weights DONE/TOTAL".
+    Every tensor must have the shape that is asked for, and counts towards the progress given to
+    `report` as "loading weights DONE/TOTAL".
     """
 
     def __init__(
@@ -117,54 +157,77 @@ class Weights:
         device: torch.device,
         dtype: torch.dtype,
         report: Callable[[str], None],
-        total: int,
+        names: Sequence[str],
     ) -> None:
         self._checkpoint = checkpoint
         self.device = device
         self.dtype = dtype
         self._report = report
-        self._total = total
-        self._done = 0
+        self._total = len(names)
+        self._unread = set(names)
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """One tensor by its full name."""
-        tensor = self._read(name).to(device=self.device, dtype=self.dtype)
-        return tensor.contiguous()
+        out = self._empty(*shape)
+        self._fill(out, name)
+        return out
 
-    def fused(self, names: Sequence[str]) -> torch.Tensor:
-        """Several matrices over the same input, one below the other."""
-        return torch.cat([self.tensor(name) for name in names])
+    def fused(self, names: Sequence[str], rows: Sequence[int], columns: int) -> torch.Tensor:
+        """Several matrices over the same input, one below the other: (sum of rows, columns)."""
+        out = self._empty(sum(rows), columns)
+        for part, name in zip(torch.split(out, list(rows)), names, strict=True):
+            self._fill(part, name)
+        return out
 
-    def experts(self, prefix: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def experts(
+        self, prefix: str, count: int, *, hidden: int, inner: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The experts `prefix`0 .. `prefix`count-1 of a layer, stacked: gate above up
-        (count, 2 * intermediate, hidden), and down (count, hidden, intermediate)."""
-        gate_up: torch.Tensor | None = None
-        down: torch.Tensor | None = None
+        (count, 2 * inner, hidden), and down (count, hidden, inner)."""
+        gate_up, down = self._empty(count, 2 * inner, hidden), self._empty(count, hidden, inner)
         for index in range(count):
-            gate, up, back = (
-                self._read(f"{prefix}{index}.{part}_proj.weight") for part in ("gate", "up", "down")
-            )
-            if gate_up is None or down is None:
-                width, hidden = gate.shape
-                gate_up = self._empty(count, 2 * width, hidden)
-                down = self._empty(count, hidden, width)
-            gate_up[index, : gate.shape[0]] = gate
-            gate_up[index, gate.shape[0] :] = up
-            down[index] = back
-        if gate_up is None or down is None:
-            raise ConfigError(f"{prefix!r}: a mixture of experts needs at least one expert")
+            gate, up = torch.split(gate_up[index], inner)
+            self._fill(gate, f"{prefix}{index}.gate_proj.weight")
+            self._fill(up, f"{prefix}{index}.up_proj.weight")
+            self._fill(down[index], f"{prefix}{index}.down_proj.weight")
         return gate_up, down
+
+    def finish(self) -> None:
+        """ConfigError if the checkpoint has more of this part than the model asked for."""
+        if self._unread:
+            raise ConfigError(
+                f"the model that config.json describes has no place for {_some(self._unread)}; "
+                "config.json and the weights must be of one download, or the checkpoint needs a "
+                "newer release"
+            )
 
     def _empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)
 
-    def _read(self, name: str) -> torch.Tensor:
-        tensor = self._checkpoint.tensor(name)
-        self._done += 1
+    def _fill(self, out: torch.Tensor, name: str) -> None:
+        """Write one stored tensor into `out`, a contiguous part of a result."""
+        file = self._checkpoint.file(name)
+        self._check(file, name, tuple(out.shape))
+        if out.is_cpu and out.dtype == file.dtype(name):
+            file.read_into(out, name)
+        elif not out.is_meta:
+            out.copy_(file.read(name))
+        self._unread.discard(name)
+        done = self._total - len(self._unread)
         every = max(1, self._total // REPORTS_PER_LOAD)
-        if self._done % every == 0 or self._done == self._total:
-            self._report(f"loading weights {self._done}/{self._total}")
-        return tensor
+        if done % every == 0 or done == self._total:
+            self._report(f"loading weights {done}/{self._total}")
+
+    def _check(self, file: TensorFile, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._unread:
+            raise ValueError(f"{name!r} is loaded twice, or is of no prefix that was opened")
+        stored = file.entries[name].shape
+        if stored != shape:
+            raise ConfigError(
+                f"{file.path}: {name!r} has the shape {stored}, config.json makes it {shape}; "
+                "both must be of one download"
+            )
+        file.dtype(name)
 
 
 def open_weights(
@@ -176,10 +239,17 @@ def open_weights(
     report: Callable[[str], None],
 ) -> Weights:
     """The tensors under `prefixes`, which is what the progress is counted against."""
+    checkpoint.require(prefixes)
     return Weights(
         checkpoint,
         device=torch.device(device),
         dtype=torch_dtype(dtype),
         report=report,
-        total=sum(len(checkpoint.names(prefix)) for prefix in prefixes),
+        names=[name for prefix in prefixes for name in checkpoint.names(prefix)],
     )
+
+
+def _some(names: Sequence[str] | set[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
+    return ", ".join(listed[:LISTED]) + more

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.errors import ConfigError
 from omni_qwen3.code2wav.config import Code2WavConfig, load_config
 from omni_qwen3.code2wav.layers import (
     CausalConv,
@@ -198,9 +197,10 @@ def load_model(
         model = Code2Wav(config)
     with Checkpoint(model_path) as checkpoint:
         weights = open_weights(checkpoint, (PREFIX,), device=device, dtype=dtype, report=report)
-        tensors = {name: weights.tensor(PREFIX + name) for name in model.state_dict()}
-    try:
-        model.load_state_dict(tensors, assign=True)
-    except RuntimeError as exc:
-        raise ConfigError(f"{model_path}: code2wav does not fit its config.json: {exc}") from exc
+        tensors = {
+            name: weights.tensor(PREFIX + name, empty.shape)
+            for name, empty in model.state_dict().items()
+        }
+        weights.finish()
+    model.load_state_dict(tensors, assign=True)
     return model.requires_grad_(False).eval()

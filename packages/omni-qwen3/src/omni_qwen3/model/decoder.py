@@ -36,11 +36,13 @@ class DecoderLayer:
         """From everything under `prefix`."""
         mlp: DenseMlp | SparseMoe
         if config.moe is not None and config.is_sparse(layer):
-            mlp = SparseMoe.load(weights, f"{prefix}mlp.", config.moe)
+            mlp = SparseMoe.load(weights, f"{prefix}mlp.", config.moe, config.hidden_size)
         else:
-            mlp = DenseMlp.load(weights, f"{prefix}mlp.")
+            mlp = DenseMlp.load(
+                weights, f"{prefix}mlp.", config.hidden_size, config.intermediate_size
+            )
         before, after = (
-            RMSNorm(weights.tensor(f"{prefix}{name}_layernorm.weight"), config.norm_eps)
+            RMSNorm.load(weights, f"{prefix}{name}_layernorm.weight", config)
             for name in ("input", "post_attention")
         )
         return cls(before, Attention.load(weights, f"{prefix}self_attn.", config), after, mlp)
@@ -66,7 +68,7 @@ class Decoder:
             DecoderLayer.load(weights, f"{prefix}layers.{layer}.", config, layer)
             for layer in range(config.layers)
         ]
-        self.norm = RMSNorm(weights.tensor(f"{prefix}norm.weight"), config.norm_eps)
+        self.norm = RMSNorm.load(weights, f"{prefix}norm.weight", config)
 
     def __call__(
         self,

@@ -24,6 +24,11 @@ class RMSNorm:
     weight: torch.Tensor
     eps: float
 
+    @classmethod
+    def load(cls, weights: Weights, name: str, config: DecoderConfig) -> RMSNorm:
+        """A norm over a stack's hidden size."""
+        return cls(weights.tensor(name, (config.hidden_size,)), config.norm_eps)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape; the mean is taken in float32."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
@@ -89,9 +94,16 @@ class Qkv:
     @classmethod
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Qkv:
         """From `prefix`{q,k,v}_proj and `prefix`{q,k}_norm."""
-        q_norm, k_norm = (weights.tensor(f"{prefix}{part}_norm.weight") for part in ("q", "k"))
+        width = config.head_dim
+        q_norm, k_norm = (
+            weights.tensor(f"{prefix}{part}_norm.weight", (width,)) for part in ("q", "k")
+        )
         return cls(
-            weight=weights.fused([f"{prefix}{part}_proj.weight" for part in ("q", "k", "v")]),
+            weight=weights.fused(
+                [f"{prefix}{part}_proj.weight" for part in ("q", "k", "v")],
+                rows=[config.heads * width, config.kv_heads * width, config.kv_heads * width],
+                columns=config.hidden_size,
+            ),
             norm_weight=torch.cat(
                 [q_norm.expand(config.heads, -1), k_norm.expand(config.kv_heads, -1)]
             ),
@@ -112,6 +124,12 @@ class Qkv:
         return queries, keys, values
 
 
+def load_output(weights: Weights, prefix: str, config: DecoderConfig) -> torch.Tensor:
+    """Output projection of attention, (hidden, heads * head_dim), from `prefix`o_proj."""
+    shape = (config.hidden_size, config.heads * config.head_dim)
+    return weights.tensor(f"{prefix}o_proj.weight", shape)
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query self-attention over the engine's cache."""
@@ -122,7 +140,7 @@ class Attention:
     @classmethod
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Attention:
         """From `prefix`{q,k,v,o}_proj and `prefix`{q,k}_norm."""
-        return cls(Qkv.load(weights, prefix, config), weights.tensor(f"{prefix}o_proj.weight"))
+        return cls(Qkv.load(weights, prefix, config), load_output(weights, prefix, config))
 
     def __call__(
         self,
@@ -146,11 +164,12 @@ class DenseMlp:
     """(hidden, intermediate)."""
 
     @classmethod
-    def load(cls, weights: Weights, prefix: str) -> DenseMlp:
+    def load(cls, weights: Weights, prefix: str, hidden: int, inner: int) -> DenseMlp:
         """From `prefix`{gate,up,down}_proj."""
+        names = [f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]
         return cls(
-            weights.fused([f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]),
-            weights.tensor(f"{prefix}down_proj.weight"),
+            weights.fused(names, rows=[inner, inner], columns=hidden),
+            weights.tensor(f"{prefix}down_proj.weight", (hidden, inner)),
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -169,14 +188,15 @@ class ResizeMlp:
     bias_out: torch.Tensor
 
     @classmethod
-    def load(cls, weights: Weights, prefix: str) -> ResizeMlp:
+    def load(
+        cls, weights: Weights, prefix: str, inputs: int, inner: int, outputs: int
+    ) -> ResizeMlp:
         """From `prefix`linear_fc1 and `prefix`linear_fc2."""
         return cls(
-            *(
-                weights.tensor(f"{prefix}linear_fc{index}.{part}")
-                for index in (1, 2)
-                for part in ("weight", "bias")
-            )
+            weights.tensor(f"{prefix}linear_fc1.weight", (inner, inputs)),
+            weights.tensor(f"{prefix}linear_fc1.bias", (inner,)),
+            weights.tensor(f"{prefix}linear_fc2.weight", (outputs, inner)),
+            weights.tensor(f"{prefix}linear_fc2.bias", (outputs,)),
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

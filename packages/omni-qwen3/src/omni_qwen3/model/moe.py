@@ -46,16 +46,19 @@ class SparseMoe:
     shared: SharedExpert | None
 
     @classmethod
-    def load(cls, weights: Weights, prefix: str, config: MoeConfig) -> SparseMoe:
+    def load(cls, weights: Weights, prefix: str, config: MoeConfig, hidden: int) -> SparseMoe:
         """From `prefix`{gate,experts.E} and, if configured, `prefix`shared_expert{,_gate}."""
-        gate_up, down = weights.experts(f"{prefix}experts.", config.experts)
+        gate_up, down = weights.experts(
+            f"{prefix}experts.", config.experts, hidden=hidden, inner=config.intermediate_size
+        )
+        router = weights.tensor(f"{prefix}gate.weight", (config.experts, hidden))
         shared = None
-        if config.shared_intermediate_size is not None:
+        if (width := config.shared_intermediate_size) is not None:
             shared = SharedExpert(
-                DenseMlp.load(weights, f"{prefix}shared_expert."),
-                weights.tensor(f"{prefix}shared_expert_gate.weight"),
+                DenseMlp.load(weights, f"{prefix}shared_expert.", hidden, width),
+                weights.tensor(f"{prefix}shared_expert_gate.weight", (1, hidden)),
             )
-        return cls(config, weights.tensor(f"{prefix}gate.weight"), gate_up, down, shared)
+        return cls(config, router, gate_up, down, shared)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rows (N, hidden) to (N, hidden)."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.model.layers import DenseMlp, Qkv, RMSNorm, Rope
+from omni_qwen3.model.layers import DenseMlp, Qkv, RMSNorm, Rope, load_output
 from omni_qwen3.weights import Weights
 
 SAMPLED_TOP_K = 50
@@ -34,15 +34,17 @@ class _Layer:
     @classmethod
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> _Layer:
         before, after = (
-            RMSNorm(weights.tensor(f"{prefix}{name}_layernorm.weight"), config.norm_eps)
+            RMSNorm.load(weights, f"{prefix}{name}_layernorm.weight", config)
             for name in ("input", "post_attention")
         )
         return cls(
             attention_norm=before,
             qkv=Qkv.load(weights, f"{prefix}self_attn.", config),
-            output=weights.tensor(f"{prefix}self_attn.o_proj.weight"),
+            output=load_output(weights, f"{prefix}self_attn.", config),
             mlp_norm=after,
-            mlp=DenseMlp.load(weights, f"{prefix}mlp."),
+            mlp=DenseMlp.load(
+                weights, f"{prefix}mlp.", config.hidden_size, config.intermediate_size
+            ),
         )
 
 
@@ -68,11 +70,12 @@ class CodePredictor:
             _Layer.load(weights, f"{prefix}model.layers.{layer}.", config)
             for layer in range(config.layers)
         ]
-        self._norm = RMSNorm(weights.tensor(f"{prefix}model.norm.weight"), config.norm_eps)
-        groups = range(self._residual_groups)
-        self._heads = [weights.tensor(f"{prefix}lm_head.{group}.weight") for group in groups]
+        self._norm = RMSNorm.load(weights, f"{prefix}model.norm.weight", config)
+        groups, table = range(self._residual_groups), (config.vocab_size, config.hidden_size)
+        self._heads = [weights.tensor(f"{prefix}lm_head.{group}.weight", table) for group in groups]
         self._embeddings = [
-            weights.tensor(f"{prefix}model.codec_embedding.{group}.weight") for group in groups
+            weights.tensor(f"{prefix}model.codec_embedding.{group}.weight", table)
+            for group in groups
         ]
         rope = Rope(config.rope, config.head_dim, weights.device)
         positions = torch.arange(code_groups, device=weights.device)
