@@ -233,6 +233,26 @@ def test_metadata_in_another_encoding_does_no_harm() -> None:
         load_audio(odd_codec, LIMITS)
 
 
+def test_more_channels_than_a_frame_has_planes() -> None:
+    """33 channels once made PyAV read beyond its table of planes."""
+    samples = np.random.default_rng(7).integers(-32_768, 32_768, (50, 33), np.int16)
+    header = struct.pack(">4s5I", b".snd", 24, samples.nbytes, 3, 16_000, 33)
+    decoded = load_audio(header + samples.astype(">i2").tobytes(), LIMITS)
+    np.testing.assert_allclose(decoded, samples.mean(axis=1) / 32_768, atol=1e-6)
+
+
+def test_tracks_that_appear_midway_are_refused() -> None:
+    """FLV names its tracks as they come, and PyAV trips over those it has not listed."""
+    file = bytearray(muxed(tone(), 44_100, "flv", "libmp3lame"))
+    tags = [13]
+    while (end := tags[-1] + 15 + int.from_bytes(file[tags[-1] + 1 : tags[-1] + 4])) < len(file):
+        tags.append(end)
+    file[tags[3] + 11] = 0  # another sound codec
+    file[tags[6]] = 9  # a picture
+    with pytest.raises(MediaError, match="damaged"):
+        load_audio(bytes(file), LIMITS)
+
+
 def test_flipped_bytes_never_escape_as_other_errors() -> None:
     """Every decoder either copes with damage or raises MediaError."""
     rng = np.random.default_rng(6)

@@ -122,15 +122,18 @@ def _decode_av(data: bytes, max_seconds: float, sample_rate: int) -> FloatArray 
         for frame in _float_frames(container, stream):
             # The decoder knows the rate; headers of HE-AAC give half of it.
             collector = collector or _MonoCollector(frame.sample_rate, sample_rate, max_seconds)
-            collector.push(frame.to_ndarray().T)
+            collector.push(frame.to_ndarray().reshape(frame.samples, -1))
         return np.zeros(0, np.float32) if collector is None else collector.finish()
 
 
 def _float_frames(
     container: av.container.InputContainer, stream: av.audio.stream.AudioStream
 ) -> Iterator[av.AudioFrame]:
-    """Decoded frames as planar float32, whatever the codec's own sample format."""
-    to_float = av.AudioResampler(format="fltp")
+    """Decoded frames as interleaved float32, whatever the codec's own sample format.
+
+    Not planar: PyAV reads beyond its table of planes where a stream has over 8 channels.
+    """
+    to_float = av.AudioResampler(format="flt")
     try:
         for frame in container.decode(stream):
             yield from to_float.resample(frame)

@@ -34,7 +34,7 @@ def open_container(data: bytes, kind: str) -> Iterator[av.container.InputContain
             BytesIO(data), mode="r", container_options=options, metadata_errors="replace"
         ) as container:
             yield container
-    except av.error.FFmpegError as exc:
+    except (av.error.FFmpegError, IndexError) as exc:  # PyAV: a stream that appears midway
         raise MediaError(
             f"The {kind} is damaged or in a format that cannot be decoded; MP4, WebM and MKV, "
             "WAV, FLAC, MP3, OGG and M4A work."
