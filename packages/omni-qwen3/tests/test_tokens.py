@@ -12,7 +12,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import Qwen3Om
 
 from omni_qwen3.preprocess.audio import audio_tokens
 from omni_qwen3.preprocess.settings import load_settings
-from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
+from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
 
 BLOCKS = {
     "image": "<|vision_start|><|image_pad|><|vision_end|>",
@@ -65,12 +65,11 @@ def test_expansion_equals_transformers(
         audio_lengths=[200, frames, 77, 101] if with_sound else [200, frames],
         use_audio_in_video=with_sound,
     )
-    ids = expand(
-        tokenizer(text)["input_ids"],
-        sizes,
-        audio_end_token_id=tokenizer.convert_tokens_to_ids("<|audio_end|>"),
-        config=load_settings(tiny_checkpoint).prompt,
-    )
+    config = load_settings(tiny_checkpoint).prompt
+    placeholders = tokenizer(text)["input_ids"]
+    audio_end = tokenizer.convert_tokens_to_ids("<|audio_end|>")
+    ids = expand(placeholders, sizes, audio_end_token_id=audio_end, config=config)
+    assert len(ids) == expanded_length(len(placeholders), sizes, config)
     assert ids.dtype == np.int64
     assert ids.tolist() == tokenizer(reference_text(tokenizer, text, sizes))["input_ids"]
     image_token = tokenizer.convert_tokens_to_ids("<|image_pad|>")

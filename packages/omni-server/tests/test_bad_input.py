@@ -108,6 +108,9 @@ CASES = [
     ),
     ({"stage_params": {"voice": {"max_tokens": 0}}}, "stage_params.voice.max_tokens", "1"),
     ({"stage_params": {"voice": 5}}, "stage_params[...]", "object"),
+    ({"top_k": 2**70}, "top_k", "integer"),
+    ({"logit_bias": {str(2**70): 1}}, "logit_bias", "integer"),
+    ({"max_completion_tokens": 2049}, "max_completion_tokens", "2048"),
     ({"n": 2}, "n", "supported"),
     ({"tools": [{"type": "function"}]}, "tools", "supported"),
     ({"logprobs": True}, "logprobs", "supported"),
@@ -129,15 +132,29 @@ async def test_refused_with_400_naming_the_field(local, body, param, words):
     assert (await local.chat()).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"nonsense", b'{"messages": NaN}', b"\xff\xfe", b"[" * 100_000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000])
 async def test_body_that_is_not_json(local, body):
     response = await local.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["param"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"temperature": NaN, "messages": []}', "temperature"),
+        (b'{"stage_params": {"voice": {"top_p": -Infinity}}}', "stage_params.voice.top_p"),
+        (b'{"stop_token_ids": [1, Infinity]}', "stop_token_ids[1]"),
+        (b'{"temperature": NaN', None),
+        (b'{"model": "a: NaN,"', None),
+    ],
+)
+async def test_numbers_that_are_none_are_named(local, body, param):
+    response = await local.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
 
 
 async def test_body_that_is_not_an_object(local):

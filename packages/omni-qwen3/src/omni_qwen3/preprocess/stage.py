@@ -33,7 +33,7 @@ from omni_qwen3.preprocess.image import image_patches
 from omni_qwen3.preprocess.media import Media, MediaLoader
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, load_settings
-from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
+from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
 from omni_qwen3.preprocess.video import video_patches
 
 DECODING_AT_ONCE = 4
@@ -113,10 +113,12 @@ class Preprocessor:
             audio_lengths=[] if audio is None else audio[1].tolist(),
             use_audio_in_video=params.media.use_audio_in_video,
         )
+        # Before anything of that size exists: `min_pixels` can ask for any number of rows.
+        length = expanded_length(len(placeholders), sizes, config)
+        check_length(length, params, self._settings.context_length)
         ids = expand(
             placeholders, sizes, audio_end_token_id=self._chat.audio_end_token_id, config=config
         )
-        check_length(len(ids), params, self._settings.context_length)
         prompt = self._positioned(ids, sizes)
         if audio is not None:
             features, lengths = audio

@@ -31,6 +31,17 @@ class MediaSizes:
     use_audio_in_video: bool
 
 
+def expanded_length(n_ids: int, sizes: MediaSizes, config: PromptConfig) -> int:
+    """Length of what `expand` would return for `n_ids` ids, without making it."""
+    merged = config.spatial_merge_size**2
+    grids = [*sizes.image_grids, *sizes.video_grids]
+    length = n_ids + sum(math.prod(grid) // merged - 1 for grid in grids)
+    length += sum(audio_tokens(frames) for frames in sizes.audio_lengths)
+    sound_tracks = len(sizes.video_grids) if sizes.use_audio_in_video else 0
+    # A clip stands in for its placeholder; a sound track has none, but two marks around it.
+    return length + 2 * sound_tracks - (len(sizes.audio_lengths) - sound_tracks)
+
+
 def expand(
     ids: list[int], sizes: MediaSizes, *, audio_end_token_id: int, config: PromptConfig
 ) -> IntArray:

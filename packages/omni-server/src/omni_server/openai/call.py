@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from omni_core.errors import NotFoundError, RequestError
+from omni_core.errors import ContextLengthError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
 from omni_core.specs import ModelInfo
 from omni_core.types import MediaOptions, Modality, Request, RequestParams
@@ -59,6 +59,7 @@ def parse_call(
         stage_params=stage_sampling(chat, pipeline.stages),
         media=_media_options(chat),
     )
+    _check_reply_length(chat, pipeline.info.context_length)
     messages = to_messages(chat, rules)
     return ChatCall(
         request=Request(messages=messages, params=params, request_id=request_id),
@@ -103,6 +104,18 @@ def _refuse_unsupported(chat: ChatBody) -> None:
                 f"'{name}' is not supported by this server; leave it out.",
                 param=name,
                 code="unsupported_parameter",
+            )
+
+
+def _check_reply_length(chat: ChatBody, context_length: int) -> None:
+    """Refuse replies over the whole context; what a prompt leaves of it, the pipeline knows."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        asked = getattr(chat, name)
+        if asked is not None and asked > context_length:
+            raise ContextLengthError(
+                f"'{name}' is {asked} and the model's context is {context_length}, which must also "
+                "hold the prompt; ask for less.",
+                param=name,
             )
 
 

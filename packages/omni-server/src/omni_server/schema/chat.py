@@ -19,7 +19,7 @@ Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 NucleusMass: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty: TypeAlias = Annotated[float, Meta(gt=0)]
-TopK: TypeAlias = Annotated[int, Meta(ge=-1)]
+TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=INT64_MAX)]
 Seed: TypeAlias = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
@@ -37,7 +37,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: RepetitionPenalty | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[int, Bias] | None = None
+    logit_bias: dict[Count, Bias] | None = None
     seed: Seed | None = None
     max_tokens: PositiveInt | None = None
     min_tokens: Count | None = None

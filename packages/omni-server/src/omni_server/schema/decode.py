@@ -5,8 +5,10 @@ Knows msgspec's messages. Knows no endpoint.
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +19,8 @@ T = TypeVar("T")
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
+_CONSTANT = re.compile(rb"[:\[,]\s*-?(?:NaN|Infinity)\s*[,\]}]")
+"""How many clients write numbers that are none, which Python's json reads and JSON forbids."""
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _NAME = re.compile(r"\b(str|int|float|bool)\b")
 
@@ -33,6 +37,11 @@ def decode_body(
     except msgspec.ValidationError as exc:
         raise invalid_field(exc, "", hints) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
+        path = _not_a_number(body) if _CONSTANT.search(body) else None
+        if path is not None:
+            raise RequestError(
+                f"Invalid value for '{path}': NaN and Infinity are no numbers of JSON.", param=path
+            ) from exc
         raise RequestError(
             f"The request body is not valid JSON: {exc}.", code="invalid_json"
         ) from exc
@@ -68,6 +77,29 @@ def invalid_field(
     return RequestError(
         f"{where}: {problem[:1].lower()}{problem[1:]}{expected}.", param=param or None
     )
+
+
+def _not_a_number(body: bytes | bytearray) -> str | None:
+    """Path of the first NaN or Infinity in a body that is JSON otherwise."""
+    try:
+        return _path_to_constant(json.loads(body))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _path_to_constant(value: Any) -> str | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    steps: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        steps = value.items()
+    elif isinstance(value, list):
+        steps = ((f"[{index}]", item) for index, item in enumerate(value))
+    for step, item in steps:
+        below = _path_to_constant(item)
+        if below is not None:
+            return _join(step, below)
+    return None
 
 
 def _join(prefix: str, below: str) -> str:
