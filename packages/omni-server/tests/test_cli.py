@@ -20,9 +20,8 @@ from omni_core.plugins import Plugins
 from omni_core.specs import ModelInfo, PipelineConfig, StageConfig
 from omni_core.types import TextDelta
 from omni_server import cli
-from omni_server.cli import demo, demo_media, graph, tiny
+from omni_server.cli import demo, demo_media, tiny
 from omni_server.cli.demo_client import Heard, ask, get_json
-from omni_server.cli.overrides import parse_overrides
 from omni_server.cli.progress import Progress
 
 
@@ -38,12 +37,6 @@ STAGES = (
         name="thinker", factory=factory, next=("voice",), stream_to=("voice",), terminal="text"
     ),
 )
-DRAWN = """\
-intake       [intake]          -> eye  -> thinker
-  eye        [eye on gpu 1]    -> thinker
-    thinker  [thinker]         ~> voice  => text
-      voice  [out on gpu 0,1]  => audio
--> whole payload   ~> payload, then a stream   => what the client hears"""
 
 
 def write_tiny(directory, seed):
@@ -70,51 +63,6 @@ def registry(**plugins):
         module.register_pipelines = hookimpl(lambda pipelines=pipelines: pipelines)
         found.register(module, name)
     return found
-
-
-def test_overrides_both_spellings():
-    words = [
-        "--thinker.max_batch",
-        "8",
-        "--voice.gpu=1",
-        "--a.b=x=y",
-        "--voice.gpu=2",
-        "--t.n",
-        "-1",
-    ]
-    wanted = {"thinker.max_batch": "8", "voice.gpu": "2", "a.b": "x=y", "t.n": "-1"}
-    assert parse_overrides(words) == wanted
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--speed", "3"], "'--speed'"),
-        (["stray"], "'stray'"),
-        (["--a.b"], "--a.b needs a value"),
-        (["--a.b", "--c.d", "1"], "--a.b needs a value"),
-        (["--.b", "1"], "'--.b'"),
-    ],
-)
-def test_overrides_refused(words, problem):
-    with pytest.raises(ConfigError, match=problem):
-        parse_overrides(words)
-
-
-def test_graph_is_drawn_in_the_order_a_request_walks():
-    assert graph.draw(STAGES, "intake") == DRAWN
-    depths = {"intake": 0, "eye": 1, "thinker": 2, "voice": 3}
-    assert graph.depth_of(STAGES, "intake") == depths
-
-
-def test_graph_chooses_a_pipeline(tmp_path):
-    one, other = parrot(), parrot("owl")
-    (tmp_path / "config.json").write_text('{"architectures": ["Parrot"]}')
-    assert graph.choose(registry(birds=[one]), None, None) is one
-    assert graph.choose(registry(birds=[one, other]), None, "owl") is other
-    assert graph.choose(registry(birds=[one]), str(tmp_path), None) is one
-    with pytest.raises(ConfigError, match="installed: owl, parrot-2"):
-        graph.choose(registry(birds=[one, other]), None, None)
 
 
 def test_tiny_is_found_by_pipeline_or_plugin(tmp_path):
@@ -148,7 +96,7 @@ def test_errors_end_as_one_line_and_status_1(monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: /nowhere/at/all")
+    assert error.startswith("error: '/nowhere/at/all' is neither a directory")
     assert error.count("\n") == 1
 
 

@@ -97,7 +97,7 @@ class Pipeline:
         file = config or ConfigFile()
         directory = checkpoint_directory(checkpoint_path(model_path, file))
         pipeline = (plugins or Plugins().discover()).pipeline_for(architectures(directory))
-        info = _describe(pipeline, directory)
+        info = model_info(pipeline, directory)
         resolved = resolve(
             pipeline,
             Asked(flags=flags, overrides=overrides or {}, file=file),
@@ -189,7 +189,9 @@ def _plan(model_path: str, resolved: Resolved) -> Plan:
     )
 
 
-def _describe(config: PipelineConfig, model_path: str) -> ModelInfo:
-    describe = config.describe
-    info: ModelInfo = (describe.resolve() if isinstance(describe, Ref) else describe)(model_path)
+def model_info(pipeline: PipelineConfig, model_path: str) -> ModelInfo:
+    """What the pipeline says of a checkpoint."""
+    named = pipeline.describe
+    describe = named.resolve() if isinstance(named, Ref) else named
+    info: ModelInfo = describe(model_path)
     return info

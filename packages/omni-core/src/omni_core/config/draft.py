@@ -177,7 +177,7 @@ class Draft:
 
 def _places(stage: StageConfig) -> Iterator[str]:
     for field in dataclasses.fields(stage):
-        if field.name in MAPPINGS:
+        if field.name in (*MAPPINGS, "project_payload"):
             yield from (f"{field.name}.{key}" for key in getattr(stage, field.name))
         elif field.name != "name":
             yield field.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from omni_core import devices, validate
 from omni_core.config.draft import Draft, Given
@@ -45,7 +45,7 @@ class Asked:
 class Setting:
     """One setting of the pipeline, as it will be."""
 
-    value: str
+    value: Any
     source: str
     """"plugin", "default", "omni.yaml:3" or "--variant"; after which ": auto" if that was
     asked."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import typer
 
 from omni_core.errors import OmniError
-from omni_server.cli import demo, graph, info, serve, tiny
+from omni_server.cli import config, demo, graph, info, serve, tiny
+from omni_server.cli.options import EXTRA_OPTIONS
 
 app = typer.Typer(
     name="omni",
@@ -17,10 +18,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    serve.serve
-)
-for command in (tiny.tiny, graph.graph, demo.demo, info.plugins, info.version):
+app.add_typer(config.app, name="config")
+app.command(context_settings=EXTRA_OPTIONS)(serve.serve)
+app.command(context_settings=EXTRA_OPTIONS)(graph.graph)
+for command in (tiny.tiny, demo.demo, info.plugins, info.version):
     app.command()(command)
 
 

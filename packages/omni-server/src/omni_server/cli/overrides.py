@@ -5,31 +5,43 @@ Knows their spelling only; whether a stage or field exists is found out where th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
-from omni_core.errors import ConfigError
+from omni_core.config.refused import refused_setting
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
-    """{"stage.field": "value"} from `--stage.field value` and `--stage.field=value`.
+def parse_overrides(
+    arguments: Sequence[str], known: Iterable[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """{"stage.field": "value"} from `--stage.field value` and `--stage.field=value`, and problems.
 
-    Raises a ConfigError for anything else, all problems at once. The last of two values wins.
+    `known` are the command's own options, to suggest for misspelt ones. Of two values, the last
+    wins.
     """
     overrides: dict[str, str] = {}
     problems: list[str] = []
+    options = list(known)
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
+        takes_next = not equals and bool(rest) and not rest[0].startswith("--")
         stage, dot, field = name.partition(".")
-        if not (word.startswith("--") and stage and dot and field):
-            problems.append(f"unknown argument {word!r}; see `omni serve --help`")
-        elif equals:
+        if not word.startswith("--"):
+            problems.append(f"unknown argument {word!r}; settings are written --NAME VALUE")
+            continue
+        if takes_next:
+            value = rest.pop(0)
+        if not (stage and dot and field):
+            problems.append(f"--{name}: {refused_setting(name) or _unknown(name, options)}")
+        elif equals or takes_next:
             overrides[name] = value
-        elif rest and not rest[0].startswith("--"):
-            overrides[name] = rest.pop(0)
         else:
             problems.append(f"--{name} needs a value: --{name} VALUE")
-    if problems:
-        raise ConfigError(problems)
-    return overrides
+    return overrides, problems
+
+
+def _unknown(name: str, options: Sequence[str]) -> str:
+    close = get_close_matches(f"--{name}", options, n=1)
+    return f"no such option; {f'did you mean {close[0]}?' if close else 'see --help'}"

@@ -12,14 +12,29 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Literal, cast
+from typing import cast
 
 import typer
 
-from omni_core.hub import model_name
+from omni_core.config import Layout as PipelineLayout
+from omni_core.errors import ConfigError
 from omni_core.pipeline import Pipeline
 from omni_server.app import create_app
-from omni_server.cli.overrides import parse_overrides
+from omni_server.cli.configuration import Configuration, command_line, read
+from omni_server.cli.options import (
+    ArEngine,
+    ConfigPath,
+    Device,
+    DrainTimeoutS,
+    Dtype,
+    Host,
+    Layout,
+    MaxBodyMib,
+    ModelPath,
+    Port,
+    ServedModelName,
+    Variant,
+)
 from omni_server.cli.progress import Progress
 from omni_server.http import HttpServer, bind, http_server
 from omni_server.settings import MIB, Settings
@@ -34,49 +49,55 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def serve(
     context: typer.Context,
-    model_path: Annotated[
-        str, typer.Option(help="Directory, or hub id organisation/name[@revision].")
-    ],
-    variant: Annotated[str | None, typer.Option(help="Variant of the pipeline.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    ar_engine: Annotated[str, typer.Option(help="auto, torch or sglang.")] = "auto",
-    layout: Annotated[str, typer.Option(help="auto or per-stage.")] = "auto",
-    served_model_name: Annotated[
-        str | None,
-        typer.Option(
-            help="Model id clients ask for; by default the directory's name, or the hub id."
-        ),
-    ] = None,
-    max_body_mib: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 256,
-    drain_timeout_s: Annotated[
-        float, typer.Option(min=0, help="How long Ctrl-C waits for open requests.")
-    ] = 30.0,
+    model_path: ModelPath = None,
+    config: ConfigPath = None,
+    variant: Variant = None,
+    host: Host = None,
+    port: Port = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    ar_engine: ArEngine = None,
+    layout: Layout = None,
+    served_model_name: ServedModelName = None,
+    max_body_mib: MaxBodyMib = None,
+    drain_timeout_s: DrainTimeoutS = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
 
     Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_running 8.
     """
-    if layout not in ("auto", "per-stage"):
-        raise typer.BadParameter("choose auto or per-stage", param_hint="--layout")
-    pipeline = Pipeline.load(
-        model_path,
-        variant=variant,
-        device=device,
-        dtype=dtype,
-        ar_engine=ar_engine,
-        layout=cast('Literal["auto", "per-stage"]', layout),
-        overrides=parse_overrides(context.args),
-        on_progress=Progress(typer.echo),
-    )
+    configuration = read(command_line(context))
+    pipeline = load(configuration)
+    server = {name: setting.value for name, setting in configuration.server.items()}
     settings = Settings(
-        served_model_name=served_model_name or model_name(model_path),
-        max_body_bytes=max_body_mib * MIB,
+        served_model_name=configuration.served_model_name,
+        max_body_bytes=server["max_body_mib"] * MIB,
     )
-    with bind(host, port) as listener:
-        asyncio.run(run(pipeline, settings, listener, drain_timeout_s, typer.echo))
+    with bind(server["host"], server["port"]) as listener:
+        asyncio.run(run(pipeline, settings, listener, server["drain_timeout_s"], typer.echo))
+
+
+def load(configuration: Configuration) -> Pipeline:
+    """The pipeline that is asked for; one ConfigError with all problems, the server's included."""
+    asked = configuration.asked
+    flags = asked.flags
+    try:
+        pipeline = Pipeline.load(
+            configuration.model_path,
+            variant=flags["variant"],
+            device=flags["device"],
+            dtype=flags["dtype"],
+            ar_engine=flags["ar_engine"],
+            layout=cast("PipelineLayout | None", flags["layout"]),
+            overrides=asked.overrides,
+            config=asked.file,
+            on_progress=Progress(typer.echo),
+        )
+    except ConfigError as error:
+        configuration.refuse(error)
+        raise
+    configuration.refuse()
+    return pipeline
 
 
 async def run(

@@ -1,0 +1,1 @@
+"""Pictures of a stage graph, in text, in Mermaid and in SVG."""

@@ -1,0 +1,45 @@
+"""The options that several commands share, as typer wants them declared.
+
+None of them has a default here: defaults are the lowest layer of configuration.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+EXTRA_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Context settings of commands that take --STAGE.FIELD VALUE."""
+
+ModelPath: TypeAlias = Annotated[
+    str | None, typer.Option(help="Directory, or hub id organisation/name[@revision].")
+]
+PipelineName: TypeAlias = Annotated[
+    str | None, typer.Option(help="A pipeline by name, instead of a checkpoint.")
+]
+ConfigPath: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", help="YAML file of settings.")
+]
+Variant: TypeAlias = Annotated[str | None, typer.Option(help="Variant of the pipeline.")]
+Device: TypeAlias = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype: TypeAlias = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
+ArEngine: TypeAlias = Annotated[str | None, typer.Option(help="auto, torch or sglang.")]
+Layout: TypeAlias = Annotated[str | None, typer.Option(help="auto or per-stage.")]
+Host: TypeAlias = Annotated[
+    str | None, typer.Option(help="Address to listen on; 127.0.0.1 if not set.")
+]
+Port: TypeAlias = Annotated[
+    int | None, typer.Option(help="Port to listen on, 8000 if not set; 0 picks a free one.")
+]
+ServedModelName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Model id clients ask for; by default the directory's name, or the hub id."),
+]
+MaxBodyMib: TypeAlias = Annotated[
+    int | None, typer.Option(help="Largest request body, 256 if not set.")
+]
+DrainTimeoutS: TypeAlias = Annotated[
+    float | None, typer.Option(help="How long Ctrl-C waits for open requests, 30 if not set.")
+]
