@@ -201,6 +201,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure one thing, as in `nox -s bench -- startup --json FILE`; alone, list the benches."""
+    install(session, *NEEDS)
+    session.run("python", "bench/run.py", *(session.posargs or ["--help"]))
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
     install(session, *NEEDS, tools=("mypy",))
