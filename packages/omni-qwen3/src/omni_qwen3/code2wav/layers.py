@@ -15,6 +15,21 @@ from omni_qwen3.code2wav.config import Code2WavConfig
 from omni_qwen3.code2wav.memory import Memory
 
 
+class Embedding(nn.Module):
+    """Rows of a table by index: int64 (...) -> (..., width).
+
+    torch's own draws initial values, which for a table on the meta device imports torch's compiler:
+    seconds, and 80 MB that nothing uses.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return F.embedding(index, self.weight)
+
+
 class CausalConv(nn.Module):
     """Convolution over the past: zeros before the first input. (B, C, n) -> (B, C', n)."""
 

@@ -17,6 +17,7 @@ from torch import nn
 from omni_qwen3.code2wav.config import Code2WavConfig, load_config
 from omni_qwen3.code2wav.layers import (
     CausalConv,
+    Embedding,
     GatedMlp,
     LayerScale,
     SnakeBeta,
@@ -141,7 +142,7 @@ class Code2Wav(nn.Module):
         super().__init__()
         self.config = config
         hidden = config.hidden_size
-        self.code_embedding = nn.Embedding(config.codebook_size * config.groups, hidden)
+        self.code_embedding = Embedding(config.codebook_size * config.groups, hidden)
         self.pre_transformer = Transformer(config)
         self.upsample = nn.ModuleList(
             Chain([Upsample(hidden, hidden, ratio, ratio), ConvNextBlock(hidden)])
