@@ -170,7 +170,11 @@ class StageProcess:
             )
         self._home = setup.home
         for doc in setup.stages:
-            scheduler = Ref(doc.factory).resolve()(self._stage_context(doc, setup))
+            context = self._stage_context(doc, setup)
+            context.report("importing")
+            factory = Ref(doc.factory).resolve()
+            context.report("loading")
+            scheduler = factory(context)
             self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
         for doc in setup.stages:
             self._nodes[doc.name].start()
@@ -181,7 +185,6 @@ class StageProcess:
             self._post(COORDINATOR, Progress(stage=doc.name, text=text))
             self._flush()
 
-        report("loading")
         return StageContext(
             stage=StageConfig(
                 name=doc.name,
