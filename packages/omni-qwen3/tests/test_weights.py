@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from omni_core.errors import ConfigError
-from omni_qwen3.weights import Checkpoint, open_weights, torch_dtype
+from omni_qwen3.weights import SINGLE_FILE, Checkpoint, Weights, open_weights, torch_dtype
 
 
 @pytest.fixture
@@ -26,6 +30,12 @@ def single_file(tmp_path: Path) -> str:
     }
     save_file(tensors, tmp_path / "model.safetensors")
     return str(tmp_path)
+
+
+def opened(checkpoint: Checkpoint, prefixes: Sequence[str]) -> Weights:
+    return open_weights(
+        checkpoint, prefixes, device="cpu", dtype="float32", report=lambda message: None
+    )
 
 
 def test_reads_a_tensor_of_a_sharded_checkpoint(tiny_checkpoint: str) -> None:
@@ -82,11 +92,165 @@ def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
         Checkpoint(str(tmp_path))
 
 
-def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
-    index = '{"weight_map": {"x": "model-00001-of-00002.safetensors"}}'
-    (tmp_path / "model.safetensors.index.json").write_text(index, encoding="utf-8")
-    with Checkpoint(str(tmp_path)) as checkpoint, pytest.raises(ConfigError, match="00001-of"):
-        checkpoint.tensor("x")
+def test_shards_that_are_gone_are_all_named_before_anything_is_read(
+    tiny_checkpoint: str, tmp_path: Path
+) -> None:
+    files = sorted(path.name for path in Path(tiny_checkpoint).glob("*.safetensors"))
+    index = Path(tiny_checkpoint, "model.safetensors.index.json").read_text()
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with Checkpoint(str(tmp_path)) as checkpoint, pytest.raises(ConfigError) as raised:
+        opened(checkpoint, [""])
+    assert ", ".join(files[:5]) in raised.value.message
+    assert "finish the download" in raised.value.message
+
+
+def test_a_shard_without_the_tensor_that_the_index_promises_is_named(single_file: str) -> None:
+    index = {"weight_map": {"b.other": "model.safetensors"}}
+    Path(single_file, "model.safetensors.index.json").write_text(json.dumps(index))
+    with Checkpoint(single_file) as checkpoint, pytest.raises(ConfigError) as raised:
+        opened(checkpoint, ["b."]).tensor("b.other", (1,))
+    assert "model.safetensors does not hold 'b.other'" in raised.value.message
+    assert "download all of them again" in raised.value.message
+
+
+def test_another_shape_is_named_with_the_expected_one(single_file: str) -> None:
+    with Checkpoint(single_file) as checkpoint, pytest.raises(ConfigError) as raised:
+        opened(checkpoint, ["a."]).tensor("a.table", (6, 3))
+    message = raised.value.message
+    assert (
+        "model.safetensors: 'a.table' has the shape (6, 2), config.json makes it (6, 3)" in message
+    )
+
+
+def test_a_quantised_tensor_is_named_with_its_type(tmp_path: Path) -> None:
+    save_file({"a.w": torch.zeros(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    with Checkpoint(str(tmp_path)) as checkpoint, pytest.raises(ConfigError) as raised:
+        opened(checkpoint, ["a."]).tensor("a.w", (4,))
+    assert "tensor 'a.w' is stored as I8" in raised.value.message
+    assert "quantised" in raised.value.message
+
+
+def test_a_part_that_is_not_there_at_all_is_named(single_file: str) -> None:
+    with Checkpoint(single_file) as checkpoint, pytest.raises(ConfigError, match="'talker"):
+        opened(checkpoint, ["talker."])
+
+
+def test_what_nobody_asked_for_is_refused_in_the_end(single_file: str) -> None:
+    with Checkpoint(single_file) as checkpoint:
+        weights = opened(checkpoint, ["a."])
+        weights.experts("a.experts.", 3, hidden=2, inner=4)
+        with pytest.raises(ConfigError, match=r"no place for a\.table"):
+            weights.finish()
+
+
+def test_nothing_is_loaded_twice(single_file: str) -> None:
+    with Checkpoint(single_file) as checkpoint:
+        weights = opened(checkpoint, ["a."])
+        weights.tensor("a.table", (6, 2))
+        with pytest.raises(ValueError, match="loaded twice"):
+            weights.tensor("a.table", (6, 2))
+
+
+@pytest.mark.parametrize("content", [b"\x08\0\0\0\0\0\0\0[1, 2, 3", b"\xff" * 64])
+def test_a_file_that_is_no_safetensors_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.safetensors is cut short or damaged"):
+        Checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0, 4)])
+def test_reads_what_safetensors_wrote(
+    tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    stored = torch.randn(shape).to(dtype)
+    save_file({"before": torch.ones(5, dtype=torch.uint8), "x": stored}, tmp_path / SINGLE_FILE)
+    with Checkpoint(str(tmp_path)) as checkpoint:
+        assert torch.equal(checkpoint.tensor("x"), stored)
+
+
+STAGE_LOADERS = {
+    "thinker": "from omni_qwen3.thinker import load_runner as load",
+    "talker_ar": "from omni_qwen3.talker import load_runner as load",
+}
+PREFIXES = {
+    "thinker": ("thinker.model.", "thinker.lm_head."),
+    "talker_ar": ("talker.",),
+}
+LOAD_ALONE = """
+import json, os, sys
+from omni_core.specs import Ref, StageConfig, StageContext
+IMPORT
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+def read_bytes():
+    lines = open("/proc/self/io").read().split()
+    return int(lines[lines.index("rchar:") + 1])
+ctx = StageContext(stage=StageConfig(name="s", factory=Ref("a:b")), model_path=sys.argv[1],
+                   device="cpu", dtype=sys.argv[2], ar_engine="torch", report=lambda text: None)
+load(ctx)  # imports what is imported late
+opened.clear()
+before = read_bytes()
+model = load(ctx)
+print(json.dumps({"read": read_bytes() - before, "opened": opened}))
+"""
+
+
+@pytest.mark.parametrize("stage", STAGE_LOADERS)
+def test_a_stage_opens_only_its_files_and_reads_only_its_bytes(
+    stage: str, tiny_checkpoint: str
+) -> None:
+    """In a process of its own, by the kernel's count of bytes read."""
+    script = LOAD_ALONE.replace("IMPORT", STAGE_LOADERS[stage])
+    command = [sys.executable, "-c", script, tiny_checkpoint, "float32"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    with Checkpoint(tiny_checkpoint) as checkpoint:
+        names = [name for prefix in PREFIXES[stage] for name in checkpoint.names(prefix)]
+        if stage == "talker_ar":
+            names.append("thinker.model.embed_tokens.weight")  # three rows of it
+        files = {checkpoint.file(name) for name in names}
+        own_bytes = sum(checkpoint.tensor(name).nbytes for name in names)
+        headers = sum(int.from_bytes(file.path.read_bytes()[:8], "little") for file in files)
+        small = sum(path.stat().st_size for path in Path(tiny_checkpoint).glob("*.json"))
+    opened_shards = {path for path in seen["opened"] if path.endswith(".safetensors")}
+    assert opened_shards == {str(file.path) for file in files}
+    everything = sum(path.stat().st_size for path in Path(tiny_checkpoint).glob("*.safetensors"))
+    assert own_bytes < 0.9 * everything, "else the test could not tell"
+    assert own_bytes * 0.9 < seen["read"] <= own_bytes + headers + 3 * small
+
+
+PEAK = """
+import sys, torch
+from omni_qwen3.weights import Checkpoint, open_weights
+def peak():
+    words = open("/proc/self/status").read().split()
+    return int(words[words.index("VmHWM:") + 1]) * 1024
+with Checkpoint(sys.argv[1]) as checkpoint:
+    weights = open_weights(checkpoint, ["mine."], device="cpu", dtype=sys.argv[2],
+                           report=lambda text: None)
+    torch.ones(4).to(torch.bfloat16)
+    before = peak()
+    loaded = weights.experts("mine.", 64, hidden=512, inner=512)
+    weights.finish()
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_loading_takes_the_memory_of_the_stages_own_weights(tmp_path: Path, dtype: str) -> None:
+    """Of a file of which the stage owns a third, experts to stack included."""
+    mine = {
+        f"mine.{e}.{part}_proj.weight": torch.zeros(512, 512, dtype=torch.bfloat16)
+        for e in range(64)
+        for part in ("gate", "up", "down")
+    }
+    others = {f"others.{i}": torch.zeros(1024, 1024, dtype=torch.bfloat16) for i in range(96)}
+    save_file({**others, **mine}, tmp_path / SINGLE_FILE)
+    command = [sys.executable, "-c", PEAK, str(tmp_path), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    own = sum(t.numel() for t in mine.values()) * torch_dtype(dtype).itemsize
+    assert own <= int(done.stdout) <= 1.1 * own + 8 * 1024 * 1024
 
 
 @pytest.mark.parametrize("kept_bytes", [4, 100, -8])
