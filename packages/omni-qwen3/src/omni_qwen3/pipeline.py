@@ -100,7 +100,7 @@ SPEECH = (
     MM_AGGREGATE,
     _on(THINKER, 0, 0.85),
     DECODE,
-    _on(TALKER_AR, 1, 0.7),
+    replace(_on(TALKER_AR, 1, 0.7), not_on_cards_of=("thinker",)),  # the shares are of two cards
     _on(CODE2WAV, 1, 0.2),
 )
 # The shares hold the published 30B-A3B in bfloat16 on one card of 96 GB or more.
@@ -122,6 +122,11 @@ QWEN3_OMNI = PipelineConfig(
     # The one speaking layout that starts on any machine: one card is enough, and so is none.
     default_variant="speech_colocated",
     entry="preprocessing",
+    produces={
+        "text": ("text",),
+        "speech": ("text", "audio"),
+        "speech_colocated": ("text", "audio"),
+    },
     describe=Ref("omni_qwen3.defaults:describe"),
     cpu_processes={
         "preprocessing": "frontend",

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import yaml
 
 from omni_core.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str, ...]
+
+_CONTAINERS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,9 @@ class _Reader:
             if not isinstance(value, str | int | float | NoneType):
                 self._report(node, f"{node.value!r} is a {type(value).__name__}; put it in quotes")
             return value
+        if node.tag not in _CONTAINERS:
+            self._report(node, f"the tag {node.tag!r} makes no plain value; leave it out")
+            return None
         if id(node) in self._open:
             self._report(node, "an alias refers to what it is part of")
             return None
