@@ -14,7 +14,7 @@ import pytest
 
 from omni_core.errors import MediaError, PayloadTooLargeError
 from omni_core.media import MediaLimits, fetch, web
-from omni_core.media.network import is_public
+from omni_core.media.network import is_local, is_public
 
 OPEN = MediaLimits(allow_private_addresses=True)
 BODY = bytes(range(256)) * 40
@@ -196,6 +196,14 @@ def test_addresses_that_are_not_public(address: str) -> None:
 )
 def test_addresses_that_are_public(address: str) -> None:
     assert is_public(address)
+
+
+def test_local_addresses_are_not_those_of_metadata_services() -> None:
+    for address in ("127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.0.1", "::1", "fd12::1"):
+        assert is_local(address)
+    for address in ("169.254.169.254", "fd00:ec2::254", "fe80::1", "0.0.0.0", "100.100.100.200",
+                    "172.32.0.1", "::ffff:169.254.169.254", "224.0.0.1"):  # fmt: skip
+        assert not is_local(address)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ class MediaLimits:
     allowed_hosts: tuple[str, ...] | None = None
     """Hosts a URL may name; ".example.com" admits subdomains. None admits every public host."""
     allow_private_addresses: bool = False
-    """Let URLs reach loopback and private networks. For development only."""
+    """Let URLs reach loopback and private networks, never link-local or metadata addresses. For
+    development only."""
     allowed_media_dir: str | None = None
     """The one directory file: URLs may read below; None switches them off."""

@@ -28,6 +28,15 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 """The host agent of Azure machines: an address of the public range that only guests reach."""
 
+_LOCAL_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7",
+    )
+)  # fmt: skip
+_EC2_METADATA = ipaddress.IPv6Address("fd00:ec2::254")
+"""The one metadata service of a cloud that lies in a private network and not in link-local."""
+
 
 def system_resolver(host: str, port: int) -> Sequence[str]:
     """Resolve through the operating system; takes as long as that takes."""
@@ -56,6 +65,15 @@ def is_public(address: str) -> bool:
         or parsed.is_link_local
         or parsed.is_unspecified
     )
+
+
+def is_local(address: str) -> bool:
+    """Whether an IP address in text form is loopback or in a private network.
+
+    Link-local addresses, where clouds keep a machine's credentials, are not among them.
+    """
+    parsed = _unwrapped(ipaddress.ip_address(address))
+    return parsed != _EC2_METADATA and any(parsed in network for network in _LOCAL_NETWORKS)
 
 
 def _unwrapped(address: _IPAddress) -> _IPAddress:
@@ -127,10 +145,12 @@ class GuardedBackend(httpcore.NetworkBackend):
             addresses = self._resolve(host, port)
         except (OSError, UnicodeError) as exc:
             raise _unreachable() from exc
-        admitted = self._allow_private or all(is_public(address) for address in addresses)
-        if not addresses or not admitted:
+        if not addresses or not all(self._admits(address) for address in addresses):
             raise _unreachable()
         return addresses
+
+    def _admits(self, address: str) -> bool:
+        return is_public(address) or (self._allow_private and is_local(address))
 
     def _resolve(self, host: str, port: int) -> Sequence[str]:
         """Run the resolver in a thread of its own, since getaddrinfo knows no timeout."""

@@ -1,0 +1,384 @@
+"""Bad and odd input against a live `omni serve`: each row is served, or refused with status and
+field.
+
+One server for the module, on a real tiny checkpoint: that it answers normally and holds nothing
+after the whole table is part of the test.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import threading
+import wave
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+Live = Callable[..., Any]
+RATE = 16_000
+PART = "messages[0].content[0]"
+BRIEF: dict[str, Any] = {"max_completion_tokens": 2, "temperature": 0}
+
+
+# --- media ----------------------------------------------------------------------------------------
+
+
+def wav(samples: int, rate: int = RATE, width: int = 2) -> bytes:
+    """A mono tone of 8 or 16 bits."""
+    tone = np.sin(np.arange(samples) * 0.1)
+    data = (tone * 100 + 128).astype("u1") if width == 1 else (tone * 9_000).astype("<i2")
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(width)
+        out.setframerate(rate)
+        out.writeframes(data.tobytes())
+    return file.getvalue()
+
+
+def sound(container: str, codec: str, rate: int, layout: str = "mono") -> bytes:
+    """One second of a tone."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as out:
+        stream = out.add_stream(codec, rate=rate, layout=layout)
+        tone = np.sin(np.arange(rate) * 0.1).astype("f4")
+        samples = np.tile(tone, (2 if layout == "stereo" else 1, 1))
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout=layout)
+        frame.sample_rate, frame.pts = rate, 0
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def picture(
+    fmt: str, mode: str = "RGB", size: tuple[int, int] = (64, 64), frames: int = 1
+) -> bytes:
+    """A gradient, or an animation of several."""
+    image = Image.linear_gradient("L").resize(size).convert(mode)
+    more = {"save_all": True, "append_images": [image.rotate(90)] * (frames - 1)}
+    file = io.BytesIO()
+    image.save(file, format=fmt, **(more if frames > 1 else {}))
+    return file.getvalue()
+
+
+def huge_png() -> bytes:
+    """20,000 x 20,000 pixels of one colour in 50 kB."""
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000), 1).save(file, format="PNG")
+    return file.getvalue()
+
+
+def video(frames: int = 8, *, rotated: bool = False) -> bytes:
+    """A silent MP4 of a brightening picture; without frames there is a track and nothing in it."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as out:
+        stream = out.add_stream("mpeg4", rate=4)
+        stream.width, stream.height = 96, 64
+        for number in range(frames):
+            pixels = np.full((64, 96, 3), 30 * number, np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        if frames:
+            out.mux(stream.encode(None))
+        else:
+            stream.codec_context.open()
+            out.start_encoding()
+    data = bytearray(file.getvalue())
+    if rotated:
+        upright = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+        sideways = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 64 << 16, 0, 1 << 30)
+        at = data.index(upright, data.index(b"tkhd"))
+        data[at : at + len(sideways)] = sideways
+    return bytes(data)
+
+
+def part(kind: str, data: bytes) -> dict[str, Any]:
+    """A content part that lies about its type, as clients do."""
+    url = f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
+    return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+
+
+def link(kind: str, url: str) -> dict[str, Any]:
+    """A content part to be fetched."""
+    return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+class Server:
+    """A live server and what its replies say."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def post(self, **body: Any) -> httpx.Response:
+        """POST a chat body around "Hi", two tokens long."""
+        limits = {} if "max_tokens" in body else BRIEF
+        body = {"messages": [{"role": "user", "content": "Hi"}], **limits, **body}
+        return self.http.post("/v1/chat/completions", content=json.dumps(body))
+
+    def show(self, *parts: dict[str, Any], **body: Any) -> httpx.Response:
+        """POST content parts and a question."""
+        content = [*parts, {"type": "text", "text": "What is it?"}]
+        return self.post(messages=[{"role": "user", "content": content}], **body)
+
+    def usage(self, *parts: dict[str, Any], **body: Any) -> dict[str, int]:
+        """Prompt tokens of a request that must be served: all, and by kind."""
+        reply = self.show(*parts, **body)
+        assert reply.status_code == 200, reply.text
+        usage = reply.json()["usage"]
+        details: dict[str, int] = usage["prompt_tokens_details"]
+        return {"all": usage["prompt_tokens"], **details}
+
+
+def refused(reply: httpx.Response, param: str | None, *words: str, status: int = 400) -> None:
+    """The reply is an error object of `status` that names `param` and says `words`."""
+    assert reply.status_code == status, reply.text
+    error = reply.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", param), error
+    for word in words:
+        assert word in error["message"]
+
+
+@pytest.fixture(scope="module")
+def server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
+    """The default server; when the table is through, it answers as before and holds nothing."""
+    with live_server(tiny_checkpoint) as http:
+        server = Server(http)
+        before = server.post().json()["choices"]
+        yield server
+        assert server.post().json()["choices"] == before
+        lines = http.get("/metrics").text.splitlines()
+        held = [line for line in lines if "running{" in line or "waiting{" in line]
+        assert held
+        assert all(float(line.rsplit(" ", 1)[1]) == 0 for line in held), held
+        assert http.get("/health").json()["status"] == "ready"
+
+
+@pytest.fixture(scope="module")
+def text_server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
+    """A server of the text variant that may fetch from this machine, for redirects to elsewhere."""
+    private = ("--preprocessing.allow_private_addresses", "true")
+    with live_server(tiny_checkpoint, "--variant", "text", *private) as http:
+        yield Server(http)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    """A web site on loopback: /picture, and /to?URL, which redirects there."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/to?"):
+                self.send_response(302)
+                self.send_header("Location", self.path[len("/to?") :])
+                self.end_headers()
+                return
+            body = picture("PNG")
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+SOUNDS = {
+    "8-bit 8 kHz WAV": lambda: wav(8_000, 8_000, width=1),
+    "stereo 48 kHz MP3": lambda: sound("mp3", "libmp3lame", 48_000, "stereo"),
+    "Opus in Ogg": lambda: sound("ogg", "libopus", 48_000),
+    "WebM": lambda: sound("webm", "libopus", 48_000),
+    "M4A": lambda: sound("ipod", "aac", 44_100),
+}
+PICTURES = {
+    "animated GIF": lambda: picture("GIF", "P", frames=3),
+    "animated WebP": lambda: picture("WEBP", frames=3),
+    "CMYK JPEG": lambda: picture("JPEG", "CMYK"),
+    "RGBA PNG": lambda: picture("PNG", "RGBA"),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_a_second_of_any_sound_is_a_second(server: Server, name: str) -> None:
+    usage = server.usage(part("audio", SOUNDS[name]()))
+    assert 13 <= usage["audio_tokens"] <= 15  # 13 a second; encoders may add a frame of silence
+    assert usage["all"] > usage["audio_tokens"]
+    assert usage["image_tokens"] == 0
+
+
+def test_longer_sound_is_more_tokens(server: Server) -> None:
+    one, two = (server.usage(part("audio", wav(n * RATE))) for n in (1, 2))
+    assert two["audio_tokens"] == 2 * one["audio_tokens"] == 26
+    assert two["all"] - one["all"] == 13
+
+
+def test_one_sample_is_refused_with_the_rule(server: Server) -> None:
+    refused(server.show(part("audio", wav(1))), PART, "at least 12.6 ms")
+    assert server.usage(part("audio", wav(202)))["audio_tokens"] == 1
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_any_picture_counts_as_its_size(server: Server, name: str) -> None:
+    plain = server.usage(part("image", picture("PNG")))
+    assert plain["image_tokens"] > 0
+    assert server.usage(part("image", PICTURES[name]())) == plain
+
+
+def test_a_larger_picture_is_more_tokens(server: Server) -> None:
+    small, large = (server.usage(part("image", picture("PNG", size=(n, n)))) for n in (128, 256))
+    assert large["image_tokens"] == 4 * small["image_tokens"]
+    assert large["all"] - small["all"] == large["image_tokens"] - small["image_tokens"]
+
+
+def test_degenerate_pictures(server: Server) -> None:
+    assert server.usage(part("image", picture("PNG", size=(1, 1))))["image_tokens"] > 0
+    for size in ((1, 2000), (2000, 1)):
+        refused(server.show(part("image", picture("PNG", size=size))), PART, "200 times")
+    refused(server.show(part("image", huge_png())), PART, "pixels")
+
+
+def test_the_part_at_fault_is_named(server: Server) -> None:
+    good, bad = part("image", picture("PNG")), part("image", b"no picture")
+    refused(server.show(good, bad), "messages[0].content[1]", "recognised")
+    refused(server.post(images=[good["image_url"]["url"], "data:,x"]), "images[1]", "recognised")
+    refused(server.show(link("image", "data:;base64,???=")), f"{PART}.image_url", "base64")
+    refused(server.show(link("image", "file:///etc/passwd")), f"{PART}.image_url", "http:")
+
+
+def test_videos(server: Server) -> None:
+    silent = part("video", video())
+    upright = server.usage(silent)
+    assert upright["image_tokens"] > 0
+    assert server.usage(part("video", video(rotated=True))) == upright
+    refused(server.show(silent, use_audio_in_video=True), PART, "no sound track")
+    refused(server.show(part("video", video(0))), PART)
+    refused(server.show(part("video", wav(RATE))), PART, "no video track")
+    half = server.usage(silent, video_max_frames=2)
+    assert 0 < half["image_tokens"] < upright["image_tokens"]
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "video"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/x", "http://localhost/x", "http://10.0.0.1/x", "http://192.168.1.1/x",
+        "http://169.254.169.254/latest/meta-data/", "http://[::1]/x", "http://[fe80::1]/x",
+        "http://[::ffff:127.0.0.1]/x", "http://2130706433/x", "http://0x7f.1/x", "http://0.0.0.0/x",
+    ],
+)  # fmt: skip
+def test_internal_addresses_are_refused(server: Server, kind: str, url: str) -> None:
+    refused(server.show(link(kind, url)), PART)
+
+
+def test_each_redirect_is_checked(text_server: Server, site: str) -> None:
+    """Loopback is allowed on this server; what it redirects to is not."""
+    served = text_server.usage(link("image", f"{site}/to?{site}/picture"))
+    assert served["image_tokens"] > 0
+    for address in ("169.254.169.254", "[fd00:ec2::254]", "0.0.0.0", "2130706433"):
+        refused(text_server.show(link("image", f"{site}/to?http://{address}/x")), PART)
+    refused(text_server.show(link("image", f"{site}/to?file:///etc/passwd")), PART)
+
+
+def test_audio_of_a_text_variant(text_server: Server) -> None:
+    asked = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "wav"}}
+    refused(text_server.post(**asked), "modalities", "not served")
+    assert text_server.post(modalities=["text"]).status_code == 200
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
+    "temperature": (-0.1, 2.1, 1e308),
+    "top_p": (0, -0.1, 1.1),
+    "top_k": (-2, 2**63, 2**70),
+    "min_p": (-0.1, 1.1),
+    "repetition_penalty": (0, -1),
+    "presence_penalty": (-2.1, 2.1),
+    "frequency_penalty": (-2.1, 2.1),
+    "seed": (2**63, -(2**70), 0.5),
+    "max_tokens": (0, -1, 2**63),
+    "min_tokens": (-1, 2**40),
+}
+"""Of fields that the body and each entry of `stage_params` have."""
+BODY_ONLY: dict[str, tuple[Any, ...]] = {
+    "max_completion_tokens": (0, -1, 2**40, 2**63),
+    "n": (0, -1, 2, 2**70),
+    "video_fps": (0, -1),
+    "video_max_frames": (0, -1, 0.5, 2**63),
+    "min_pixels": (0, -1, 2**63),
+    "max_pixels": (0, -1, 2**63),
+    "total_pixels": (0, -1, 2**63),
+    "top_logprobs": (1, -1, 2**70),
+}
+NO_NUMBER = (float("nan"), float("inf"), -float("inf"), "1", True, [1], {})
+FIELDS = OUT_OF_RANGE | BODY_ONLY
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_numbers_of_the_body(server: Server, name: str) -> None:
+    for value in (*FIELDS[name], *NO_NUMBER):
+        refused(server.post(**{name: value}), name)
+    limits = {"max_completion_tokens": 2, "max_tokens": 2, "temperature": 0}
+    assert server.post(**{**limits, name: None}).status_code == 200
+
+
+@pytest.mark.parametrize("stage", ["thinker", "talker_ar"])
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_numbers_of_a_stage(server: Server, stage: str, name: str) -> None:
+    for value in (*OUT_OF_RANGE[name], *NO_NUMBER):
+        limit = {} if name == "max_tokens" else {"max_tokens": 2}
+        asked = {stage: {**limit, name: value}}
+        refused(server.post(stage_params=asked), f"stage_params.{stage}.{name}")
+    assert server.post(stage_params={stage: {name: None}}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"logit_bias": {"5": float("nan")}}, "logit_bias.5"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {str(2**70): 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": [1, "1"]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [2**62]}, "stop_token_ids"),
+        ({"min_pixels": 2, "max_pixels": 1}, "min_pixels"),
+        ({"max_tokens": 2, "min_tokens": 3}, "min_tokens"),
+    ],
+)
+def test_numbers_in_collections(server: Server, body: dict[str, Any], param: str) -> None:
+    refused(server.post(**body), param)
+
+
+def test_extremes_that_are_valid_reach_no_limit(server: Server) -> None:
+    """Allowed by the schema and absurd: none may cost more than it should, or fail inside."""
+    image = part("image", picture("PNG"))
+    most = 2**63 - 1
+    for body in ({"top_k": most}, {"repetition_penalty": 1e308}, {"temperature": 1e-300},
+                 {"seed": -(2**63)}, {"max_pixels": most}, {"total_pixels": most}):  # fmt: skip
+        assert server.show(image, **body).status_code == 200, body
+    refused(server.show(image, min_pixels=most), "messages", "context")
+    refused(server.show(image, max_pixels=1), "max_pixels", "smallest")
+    clip = part("video", video())
+    refused(server.show(clip, video_fps=1e308, video_max_frames=most), "messages", "context")
+    assert server.show(clip, video_fps=1e308, video_max_frames=4).status_code == 200
+    assert server.show(clip, video_fps=1e-300).status_code == 200
