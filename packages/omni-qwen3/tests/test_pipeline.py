@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from omni_core.engine.torch_engine import TorchEngineConfig
-from omni_core.graph import needed, problems
+from omni_core.graph import needed
 from omni_core.media import MediaLimits
 from omni_core.specs import Ref, StageConfig
+from omni_core.validate import problems
 from omni_qwen3.code2wav import stage as code2wav
 from omni_qwen3.pipeline import QWEN3_OMNI
 
@@ -30,7 +31,8 @@ def refs(stage: StageConfig) -> Iterator[Ref]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_graph_is_sound(variant: str) -> None:
-    assert problems(QWEN3_OMNI.variants[variant], QWEN3_OMNI.entry) == []
+    stages, promised = QWEN3_OMNI.variants[variant], QWEN3_OMNI.produces[variant]
+    assert problems(stages, QWEN3_OMNI.entry, produces=promised) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

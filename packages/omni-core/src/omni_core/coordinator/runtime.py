@@ -24,7 +24,7 @@ from omni_core.coordinator.launcher import Launcher
 from omni_core.coordinator.links import BadMessageError, CoordinatorLinks
 from omni_core.devices import stage_device
 from omni_core.errors import ConfigError, NotReadyError, ProtocolError, StageError
-from omni_core.graph import served
+from omni_core.graph import process_of, served
 from omni_core.messages import (
     PROTOCOL_VERSION,
     Crash,
@@ -83,7 +83,7 @@ class Plan:
         """Stages by process, in graph order."""
         grouped: dict[str, list[StageConfig]] = {}
         for stage in self.stages:
-            grouped.setdefault(stage.process or stage.name, []).append(stage)
+            grouped.setdefault(process_of(stage), []).append(stage)
         return grouped
 
 
@@ -255,7 +255,7 @@ class Runtime:
 
     def _describe_processes(self) -> dict[str, Setup]:
         """What each process will build; resolves every reference before any process starts."""
-        home = {stage.name: stage.process or stage.name for stage in self._plan.stages}
+        home = {stage.name: process_of(stage) for stage in self._plan.stages}
         modalities = served(self._plan.stages)
         return {
             process: Setup(
