@@ -260,11 +260,16 @@ def test_dtype_follows_the_device() -> None:
 
 def test_a_card_that_is_not_there_is_told_for_this_machine_only() -> None:
     asked = Asked(flags={"device": "cuda"})
-    with pytest.raises(ConfigError, match="no CUDA card is visible; use --device cpu"):
+    with pytest.raises(
+        ConfigError,
+        match=r"device is cuda \(--device\) but no CUDA card is visible; use --device cpu",
+    ):
         resolve(PIPELINE, asked, cards=0)
     assert resolve(PIPELINE, asked, cards=0, here=False).stages[1].gpu == 1
 
 
 def test_a_card_for_a_stage_of_a_cpu_pipeline_is_a_contradiction() -> None:
-    with pytest.raises(ConfigError, match="stage 'say': gpu is 1 but the device is cpu; use"):
+    with pytest.raises(
+        ConfigError, match=r"stage 'say': gpu is 1 but the device is cpu \(--device\); use"
+    ):
         stages_of({"say.gpu": "1"}, on_cpu=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from omni_core.config.fields import PIPELINE_FIELDS, STAGE_FIELDS
 from omni_core.config.refused import REFUSED, refused_device, refused_setting
 from omni_core.errors import ConfigError
 from omni_core.pipeline import Pipeline
-from omni_core.specs import PipelineConfig, Ref, StageConfig
+from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig
 from omni_core.testing import echo
 
 BUILD = Ref("omni_core.testing.echo:build_intake")
@@ -215,6 +216,20 @@ def test_device_and_layout_are_a_layer_of_their_own() -> None:
     sources = made.sources["think"]
     assert sources["gpu"] == "device cpu"
     assert sources["process"] == "plugin"  # it had its own already
+
+
+def test_a_checkpoint_may_call_for_another_variant() -> None:
+    stage = StageConfig(name="think", factory=BUILD, terminal="audio")
+    pipeline = replace(PIPELINE, variants={"one": (stage,), "two": PIPELINE.variants["one"]})
+    mute = ModelInfo(context_length=1, refused_modalities={"audio": "it has no voice"})
+    made = resolve(pipeline, Asked(), cards=0, info=mute)
+    assert (made.settings["variant"].value, made.settings["variant"].source) == (
+        "two",
+        "checkpoint",
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve(pipeline, Asked(flags={"variant": "one", "dtype": "x"}), cards=0, info=mute)
+    assert len(caught.value.problems) == 2
 
 
 def test_what_is_exported_resolves_to_the_same() -> None:

@@ -161,6 +161,16 @@ def test_stages_that_are_kept_apart_may_not_share_a_card() -> None:
     assert sentences(on_cpu, "entry") == []
 
 
+def test_stages_of_a_process_share_its_environment() -> None:
+    first = stage("a", next=("b",), process="p", env={"X": "1", "Y": "2"})
+    second = stage("b", terminal="text", process="p", env={"X": "2", "Y": "2"})
+    assert sentences([first, second]) == [
+        "stage 'b': env.X is '2' but 'a', in the same process, sets '1'; set one value, or give "
+        "the stages processes of their own"
+    ]
+    assert sentences([first, replace(second, process=None)]) == []
+
+
 def test_an_engine_with_tensor_parallelism_may_split_a_stage() -> None:
     able = replace(TORCH, name="other", tensor_parallel=True)
     assert sentences(chain(tp_size=2, gpu=(0, 1)), engine=able) == []

@@ -90,6 +90,13 @@ def test_commands_without_plugins(monkeypatch):
     assert isinstance(result.exception, ConfigError)
 
 
+@pytest.mark.parametrize("command", ["serve", "tiny", "graph", "demo", "plugins", "version"])
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(cli.app, [command, "--help"])
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "Usage: " in result.output
+
+
 def test_errors_end_as_one_line_and_status_1(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["omni", "serve", "--model-path", "/nowhere/at/all"])
     with pytest.raises(SystemExit) as ended:

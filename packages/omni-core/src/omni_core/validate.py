@@ -56,6 +56,7 @@ def problems(
         found += _gather_problems(stage)
         found += _number_problems(stage)
         found += _placement_problems(stage, stages, engine)
+        found += _environment_problems(stage, stages)
     found += _walk_problems(stages, entry)
     found += _terminal_problems(stages, entry, produces)
     return [*found, *_memory_problems(stages)]
@@ -217,6 +218,22 @@ def _parallel_problems(
             fault=f"names {count} cards but tp_size is {stage.tp_size}",
             mend="name one card for each rank",
         )
+
+
+def _environment_problems(stage: StageConfig, stages: Sequence[StageConfig]) -> Iterator[Problem]:
+    """A process has one environment; told at the later of two stages that want different ones."""
+    for other in stages[: stages.index(stage)]:
+        if process_of(other) != process_of(stage):
+            continue
+        for name in stage.env.keys() & other.env.keys():
+            if stage.env[name] != other.env[name]:
+                yield Problem(
+                    stage=stage.name,
+                    field=f"env.{name}",
+                    fault=f"is {stage.env[name]!r} but {other.name!r}, in the same process, sets "
+                    f"{other.env[name]!r}",
+                    mend="set one value, or give the stages processes of their own",
+                )
 
 
 def _walk_problems(stages: Sequence[StageConfig], entry: str) -> Iterator[Problem]:

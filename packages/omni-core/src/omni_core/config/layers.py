@@ -97,7 +97,7 @@ def resolve(
     )
     found += [problem.sentence(draft.set_by(problem.stage, problem.field)) for problem in wrong]
     if here or device == "cpu":
-        found += _misplaced(stages, device, cards)
+        found += _misplaced(stages, settings["device"], cards)
     if found:
         raise ConfigError(found)
     return Resolved(pipeline=pipeline, settings=settings, stages=stages, sources=draft.sources)
@@ -194,16 +194,16 @@ def _chosen(setting: Setting, value: str) -> Setting:
     return Setting(value=value, source=f"{setting.source}: auto")
 
 
-def _misplaced(stages: tuple[StageConfig, ...], device: str, cards: int) -> list[str]:
-    if device == "cpu":
+def _misplaced(stages: tuple[StageConfig, ...], device: Setting, cards: int) -> list[str]:
+    if device.value == "cpu":
         return [
-            f"stage {stage.name!r}: gpu is {stage.gpu} but the device is cpu; use --device cuda, "
-            f"or --{stage.name}.gpu none"
+            f"stage {stage.name!r}: gpu is {stage.gpu} but the device is cpu ({device.source}); "
+            f"use --device cuda, or --{stage.name}.gpu none"
             for stage in stages
             if stage.gpu is not None
         ]
     if not cards:
-        return ["--device cuda: no CUDA card is visible; use --device cpu"]
+        return [f"device is cuda ({device.source}) but no CUDA card is visible; use --device cpu"]
     return devices.missing_cards(stages, cards)
 
 

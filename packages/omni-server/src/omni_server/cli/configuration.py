@@ -61,6 +61,8 @@ class CommandLine:
     server_flags: Mapping[str, Any] = field(default_factory=dict)
     arguments: Sequence[str] = ()
     """The rest: --STAGE.FIELD VALUE."""
+    options: Sequence[str] = ()
+    """What the command declares, to suggest for misspelt ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +97,14 @@ def command_line(context: typer.Context) -> CommandLine:
         flags={name: given.get(name) for name in PIPELINE_FIELDS},
         server_flags={name: given.get(name) for name in SERVER_FIELDS},
         arguments=context.args,
+        options=[option for parameter in context.command.params for option in parameter.opts],
     )
 
 
 def read(typed: CommandLine) -> Configuration:
     """Read the file and the rest of the command line; ConfigError if there is no such file."""
     file = ConfigFile() if typed.config is None else ConfigFile.read(typed.config)
-    names = (*typed.flags, *typed.server_flags, "model_path", "config")
-    known = [f"--{name.replace('_', '-')}" for name in names]
-    overrides, problems = parse_overrides(typed.arguments, known)
+    overrides, problems = parse_overrides(typed.arguments, typed.options)
     server = server_settings(typed.server_flags, file, problems)
     return Configuration(
         model_path=typed.model_path,
