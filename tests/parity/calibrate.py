@@ -25,7 +25,7 @@ import torch
 
 from cases import CASES, Case
 from omni_qwen3 import tiny
-from omni_qwen3.tiny.weights import Calibration, EndRow
+from omni_qwen3.tiny.weights import CALIBRATION, Calibration, EndRow
 from oracle import Oracle
 
 DRAWS = 40000
@@ -33,6 +33,7 @@ WAV_PEAK = 0.6
 UNCALIBRATED = Calibration(
     text_end=EndRow(draw=0, scale=0.0),
     codec_end=EndRow(draw=0, scale=0.0),
+    thought_end=CALIBRATION.thought_end,  # of checkpoints without speech, which are not read here
     wav_gain=1.0,
     wav_bias=0.0,
 )

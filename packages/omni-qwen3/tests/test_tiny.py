@@ -38,6 +38,19 @@ def test_transformers_finds_every_tensor_and_no_other(tiny_checkpoint: str) -> N
     assert not any(info.values()), info
 
 
+def test_without_speech_transformers_finds_every_tensor_and_no_other(
+    tiny_checkpoint: str, tmp_path: Path
+) -> None:
+    tiny.build(str(tmp_path), speech=False)
+    _, info = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+        str(tmp_path), output_loading_info=True
+    )
+    assert not any(info.values()), info
+    names = {name for path in tmp_path.glob("*.safetensors") for name in load_file(path)}
+    assert names
+    assert all(name.startswith("thinker.") for name in names)
+
+
 def test_seed_0_is_the_checkpoint_of_the_stored_references(tiny_checkpoint: str) -> None:
     assert digest(tiny_checkpoint) == SEED_0_SHA256
 

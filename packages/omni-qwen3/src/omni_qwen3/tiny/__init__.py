@@ -16,20 +16,26 @@ from omni_qwen3.tiny import config, template, tokenizer, weights
 __all__ = ["build"]
 
 
-def build(directory: str, seed: int = 0) -> None:
+def build(directory: str, seed: int = 0, *, speech: bool = True) -> None:
     """Write the checkpoint into `directory`, which is made if absent; files there are replaced.
+
+    Without `speech` it is one like the published Thinking: no Talker and no vocoder, and a chat
+    template that opens a thought. The Thinker is the same but for one row.
 
     With seed 0, greedy replies end by themselves after a few dozen tokens and frames; another seed
     gives another valid model whose replies may run to their limit.
     """
-    write(Path(directory), seed, weights.CALIBRATION)
+    write(Path(directory), seed, weights.CALIBRATION, speech=speech)
 
 
-def write(directory: Path, seed: int, calibration: weights.Calibration) -> None:
+def write(
+    directory: Path, seed: int, calibration: weights.Calibration, *, speech: bool = True
+) -> None:
     """Write all files; `calibration` is a parameter for the script that searches for it."""
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = tokenizer.Vocabulary()
-    model_config = config.model_config(vocabulary.ids)
+    describe = config.model_config if speech else config.text_config
+    model_config = describe(vocabulary.ids)
     files: dict[str, dict[str, Any]] = {
         "config.json": model_config,
         "generation_config.json": config.generation_config(vocabulary.ids),
@@ -40,5 +46,6 @@ def write(directory: Path, seed: int, calibration: weights.Calibration) -> None:
     for name, content in files.items():
         text = json.dumps(content, indent=1, ensure_ascii=False)
         (directory / name).write_text(text + "\n", encoding="utf-8")
-    (directory / "chat_template.jinja").write_text(template.CHAT_TEMPLATE, encoding="utf-8")
-    weights.save(weights.draw(model_config, vocabulary.printable_ids, seed, calibration), directory)
+    chat_template = template.CHAT_TEMPLATE if speech else template.THINKING_TEMPLATE
+    (directory / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+    weights.save(weights.draw(model_config, vocabulary, seed, calibration), directory)

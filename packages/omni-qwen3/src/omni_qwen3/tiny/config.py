@@ -24,6 +24,15 @@ _MROPE = {
 }
 
 
+def text_config(ids: dict[str, int]) -> dict[str, Any]:
+    """Contents of config.json of a checkpoint without speech, as Thinking's and Captioner's are."""
+    whole = model_config(ids)
+    speech = ("talker_config", "code2wav_config")
+    return {key: value for key, value in whole.items() if key not in speech} | {
+        "enable_audio_output": False
+    }
+
+
 def model_config(ids: dict[str, int]) -> dict[str, Any]:
     """Contents of config.json, given the ids of the tokenizer."""
     return {

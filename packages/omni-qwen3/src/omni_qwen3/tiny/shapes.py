@@ -10,12 +10,18 @@ Named = Iterator[tuple[str, Shape]]
 
 
 def walk(config: dict[str, Any]) -> Named:
-    """(name on disk, shape) of each tensor."""
-    thinker, talker = config["thinker_config"], config["talker_config"]
+    """(name on disk, shape) of each tensor; of speech only what `config` has."""
+    thinker = config["thinker_config"]
     yield from _moe_decoder("thinker.model", thinker["text_config"], "embed_tokens")
     yield from _linear("thinker.lm_head", _head_shape(thinker["text_config"]), bias=False)
     yield from _audio_tower("thinker.audio_tower", thinker["audio_config"])
     yield from _visual("thinker.visual", thinker["vision_config"])
+    if "talker_config" in config:
+        yield from _speech(config)
+
+
+def _speech(config: dict[str, Any]) -> Named:
+    talker = config["talker_config"]
     yield from _moe_decoder("talker.model", talker["text_config"], "codec_embedding")
     yield from _linear("talker.codec_head", _head_shape(talker["text_config"]), bias=False)
     yield from _projections("talker", talker)

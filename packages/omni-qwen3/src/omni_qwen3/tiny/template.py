@@ -30,3 +30,8 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}"""
+
+THINKING_TEMPLATE = CHAT_TEMPLATE.replace(
+    "'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}"
+)
+"""The same, with a thought opened for the reply to continue."""

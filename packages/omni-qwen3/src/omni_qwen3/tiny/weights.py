@@ -12,7 +12,6 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.numpy import save_file
 
 from omni_core.types import FloatArray
 from omni_qwen3.tiny.shapes import Shape, walk
+from omni_qwen3.tiny.tokenizer import Vocabulary
 
 MAX_SHARD_BYTES = 1_000_000
 """Small, so that readers meet a sharded checkpoint."""
@@ -58,6 +58,8 @@ class Calibration:
     """lm_head row of <|im_end|>: replies of some 5 to 40 tokens."""
     codec_end: EndRow
     """codec_head row of the codec's end token: some 20 to 60 frames."""
+    thought_end: EndRow
+    """lm_head row of </think>, in a checkpoint without speech: thoughts of a few tokens."""
     wav_gain: float
     wav_bias: float
     """Last convolution: peak near 0.6 and no constant part on random codes."""
@@ -66,27 +68,38 @@ class Calibration:
 CALIBRATION = Calibration(
     text_end=EndRow(draw=25282, scale=0.6),
     codec_end=EndRow(draw=26408, scale=0.7),
+    thought_end=EndRow(draw=4948, scale=0.7),
     wav_gain=0.0017416513318705591,
     wav_bias=-0.0008533706555274317,
 )
 
 
 def draw(
-    config: dict[str, Any], spoken_ids: Sequence[int], seed: int, calibration: Calibration
+    config: dict[str, Any], vocabulary: Vocabulary, seed: int, calibration: Calibration
 ) -> dict[str, FloatArray]:
-    """All tensors by their names on disk; the Thinker says only `spoken_ids` and its end token."""
+    """All tensors by their names on disk. The Thinker says only printable text and its end token,
+    and without speech, the end of a thought."""
     tensors = {name: _tensor(name, shape, seed) for name, shape in walk(config)}
     text_head = tensors["thinker.lm_head.weight"]
-    silent = np.setdiff1d(np.arange(len(text_head)), spoken_ids)
+    silent = np.setdiff1d(np.arange(len(text_head)), vocabulary.printable_ids)
     text_head[silent] = 0
     text_head[config["im_end_token_id"]] = calibration.text_end.values(text_head.shape[1])
+    if "talker_config" in config:
+        _calibrate_speech(tensors, config, calibration)
+    else:
+        text_head[vocabulary.ids["</think>"]] = calibration.thought_end.values(text_head.shape[1])
+    return tensors
+
+
+def _calibrate_speech(
+    tensors: dict[str, FloatArray], config: dict[str, Any], calibration: Calibration
+) -> None:
     codec_head = tensors["talker.codec_head.weight"]
     codec_end_id = config["talker_config"]["codec_eos_token_id"]
     codec_head[codec_end_id] = calibration.codec_end.values(codec_head.shape[1])
     last = f"code2wav.decoder.{len(config['code2wav_config']['upsample_rates']) + 2}.conv"
     tensors[f"{last}.weight"] *= np.float32(calibration.wav_gain)
     tensors[f"{last}.bias"][:] = calibration.wav_bias
-    return tensors
 
 
 def _tensor(name: str, shape: Shape, seed: int) -> FloatArray:
