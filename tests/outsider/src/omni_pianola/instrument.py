@@ -56,5 +56,10 @@ def write(directory: str, seed: int) -> None:
 
 
 def describe(model_path: str) -> ModelInfo:
-    """What a server must know: the longest text and the sample rate."""
-    return ModelInfo(context_length=MAX_LETTERS, sample_rate=read(model_path).sample_rate)
+    """What a server must know: the longest text, the one voice and the sample rate."""
+    return ModelInfo(
+        context_length=MAX_LETTERS,
+        voices=("upright",),
+        default_voice="upright",
+        sample_rate=read(model_path).sample_rate,
+    )
