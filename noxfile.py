@@ -33,7 +33,7 @@ NEEDS = {
     "omni-server": ("omni-core",),
 }
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-core": "[media,testing,torch]"}
+EXTRAS = {"omni-core": "[hub,media,testing,torch]"}
 TEST_TOOLS = ("pytest", "pytest-asyncio")
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.

@@ -9,6 +9,7 @@ from typing import Any
 
 from omni_core.specs import ModelInfo
 from omni_core.types import SamplingParams
+from omni_qwen3.config import parse_config
 from omni_qwen3.files import has_file, read_json
 
 NO_TALKER = "this checkpoint has no Talker (its config.json has no talker_config, or says no audio)"
@@ -72,12 +73,12 @@ def eos_token_ids(model_path: str) -> frozenset[int]:
 def describe(model_path: str) -> ModelInfo:
     """Context length, voices and modalities of a checkpoint."""
     config = read_json(model_path, "config.json")
-    text = config["thinker_config"]["text_config"]
-    speaks = config.get("enable_audio_output", True) and "talker_config" in config
+    parsed = parse_config(config)
+    speaks = parsed.talker is not None
     voices = tuple(config["talker_config"]["speaker_id"]) if speaks else ()
     default = DEFAULT_VOICE if DEFAULT_VOICE in map(str.lower, voices) else next(iter(voices), None)
     return ModelInfo(
-        context_length=int(text["max_position_embeddings"]),
+        context_length=parsed.thinker.decoder.max_len,
         voices=voices,
         default_voice=default,
         sample_rate=SAMPLE_RATE if speaks else None,
