@@ -97,7 +97,9 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
-def resolve(model: str, home: Path, *, hub: Hub | None = None) -> subprocess.CompletedProcess[str]:
+def resolve(
+    model: str, home: Path, *, hub: Hub | None = None, weights: bool = True
+) -> subprocess.CompletedProcess[str]:
     """In a process of its own: huggingface_hub reads its settings when it is imported."""
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("HF_")},
@@ -108,10 +110,10 @@ def resolve(model: str, home: Path, *, hub: Hub | None = None) -> subprocess.Com
     script = (
         "import sys\nfrom omni_core.errors import ConfigError\n"
         "from omni_core.hub import checkpoint_directory\n"
-        "try:\n    print(checkpoint_directory(sys.argv[1]))\n"
+        "try:\n    print(checkpoint_directory(sys.argv[1], weights=bool(sys.argv[2])))\n"
         "except ConfigError as error:\n    sys.exit('REFUSED ' + error.message)\n"
     )
-    command = [sys.executable, "-c", script, model]
+    command = [sys.executable, "-c", script, model, "yes" if weights else ""]
     return subprocess.run(
         command, env=environment, cwd=home, capture_output=True, text=True, timeout=60, check=False
     )
@@ -126,6 +128,12 @@ def test_a_snapshot_holds_only_what_a_checkpoint_needs(hub: Hub, tmp_path: Path)
     assert set(hub.served) == names
     assert (directory / "config.json").read_bytes() == FILES["config.json"]
     assert directory.name == COMMITS["main"]
+
+
+def test_a_checkpoint_is_described_without_its_weights(hub: Hub, tmp_path: Path) -> None:
+    done = resolve(REPO, tmp_path, hub=hub, weights=False)
+    assert done.returncode == 0, done.stderr
+    assert set(hub.served) == {"config.json", "chat_template.jinja", "merges.txt"}
 
 
 def test_a_revision_is_what_is_asked_for_and_offline_mode_finds_it(

@@ -12,14 +12,16 @@ from typing import Final
 
 from omni_core.errors import ConfigError
 
-FILES: Final = ("*.json", "*.safetensors", "*.jinja", "merges.txt")
+DESCRIPTION: Final = ("*.json", "*.jinja", "merges.txt")
+FILES: Final = (*DESCRIPTION, "*.safetensors")
 """What a repository's other files (pictures, other weight formats) are left out by."""
 _HUB_ID: Final = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[^@\s]+))?")
 
 
-def checkpoint_directory(model: str) -> str:
+def checkpoint_directory(model: str, *, weights: bool = True) -> str:
     """The directory of a checkpoint: `model` itself if that exists here, else the snapshot of the
-    hub id, from the local cache or downloaded into it. ConfigError says why there is none."""
+    hub id, from the local cache or downloaded into it, without the weights if they are not
+    wanted. ConfigError says why there is none."""
     if Path(model).exists():
         return model
     named = _HUB_ID.fullmatch(model)
@@ -28,7 +30,7 @@ def checkpoint_directory(model: str) -> str:
             f"{model!r} is neither a directory here nor a hub id; give the directory of a "
             "checkpoint, or organisation/name[@revision]"
         )
-    return _snapshot(named["repo"], named["revision"])
+    return _snapshot(named["repo"], named["revision"], FILES if weights else DESCRIPTION)
 
 
 def model_name(model: str) -> str:
@@ -39,7 +41,7 @@ def model_name(model: str) -> str:
     return model.partition("@")[0]
 
 
-def _snapshot(repo: str, revision: str | None) -> str:
+def _snapshot(repo: str, revision: str | None, files: tuple[str, ...]) -> str:
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError as exc:
@@ -49,7 +51,7 @@ def _snapshot(repo: str, revision: str | None) -> str:
         ) from exc
     wanted = repo if revision is None else f"{repo}@{revision}"
     try:
-        return snapshot_download(repo, revision=revision, allow_patterns=list(FILES))
+        return snapshot_download(repo, revision=revision, allow_patterns=list(files))
     except errors.GatedRepoError as exc:
         why = "its owner wants its terms accepted first: do so on its page, then set HF_TOKEN"
         raise _failed(wanted, why) from exc

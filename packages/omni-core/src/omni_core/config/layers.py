@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from omni_core import devices, validate
-from omni_core.config.draft import Draft, Given
+from omni_core.config.draft import PLUGIN, Draft, Given
 from omni_core.config.fields import PIPELINE_FIELDS, Field, text
 from omni_core.config.file import ConfigFile
 from omni_core.config.refused import refused_device, refused_setting
@@ -27,7 +27,6 @@ OTHER_KEYS: Final = ("model_path", "stages", "server")
 """What may stand at the top of a file besides `PIPELINE_FIELDS`; `server` is the server's own."""
 ENGINES: Final[Mapping[str, EngineCapabilities]] = {"torch": TORCH}
 DEFAULT: Final = "default"
-PLUGIN: Final = "plugin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

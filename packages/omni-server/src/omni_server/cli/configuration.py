@@ -154,7 +154,7 @@ def resolve_pipeline(
     if named is None:
         pipeline = choose(plugins, name)
     else:
-        directory = checkpoint_directory(checkpoint_path(named, asked.file))
+        directory = checkpoint_directory(checkpoint_path(named, asked.file), weights=False)
         pipeline = plugins.pipeline_for(architectures(directory))
         info = model_info(pipeline, directory)
     try:
