@@ -49,7 +49,8 @@ def visual_work(index: int, grids: dict[str, list[list[int]]]) -> Work:
     for kind, items in grids.items():
         grid_thw = np.array(items)
         patches = rng.standard_normal((grid_thw.prod(axis=1).sum(), PATCH)).astype(np.float32)
-        payload[kind] = {"pixel_values": patches, "grid_thw": grid_thw}
+        names = [f"{kind}s[{item}]" for item in range(len(items))]
+        payload[kind] = {"pixel_values": patches, "grid_thw": grid_thw, "params": names}
     return Work(f"r{index}", RequestParams(), payload)
 
 

@@ -6,6 +6,7 @@ decoding media, or of the rest of the model, whose weights are not read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -13,11 +14,19 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from omni_core.errors import OmniError, StageError
+from omni_core.errors import ConfigError, OmniError, RequestError, StageError
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
-from omni_core.types import Payload
+from omni_core.types import FloatArray, Payload
+from omni_qwen3.activation import (
+    OPTION,
+    activation_budget,
+    audio_bytes,
+    cut_clips,
+    cut_grids,
+    vision_patch_bytes,
+)
 from omni_qwen3.payloads import Audio, Features, Prompt, Visual, VisualFeatures
 from omni_qwen3.preprocess.audio import audio_tokens
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
@@ -45,7 +54,8 @@ def load_image(ctx: StageContext) -> ImageEncoder:
     )
 
     config = _thinker_config(ctx).vision_config
-    return ImageEncoder(*_load(ctx, Qwen3OmniMoeVisionEncoder, config, VISION_WEIGHTS))
+    tower, weights = _load(ctx, Qwen3OmniMoeVisionEncoder, config, VISION_WEIGHTS)
+    return ImageEncoder(tower, config, weights, activation_budget(ctx, weights.device))
 
 
 def load_audio(ctx: StageContext) -> AudioEncoder:
@@ -55,20 +65,29 @@ def load_audio(ctx: StageContext) -> AudioEncoder:
     )
 
     config = _thinker_config(ctx).audio_config
-    return AudioEncoder(*_load(ctx, Qwen3OmniMoeAudioEncoder, config, AUDIO_WEIGHTS))
+    tower, weights = _load(ctx, Qwen3OmniMoeAudioEncoder, config, AUDIO_WEIGHTS)
+    return AudioEncoder(tower, config, weights, activation_budget(ctx, weights.device))
 
 
 class ImageEncoder:
-    """`Prompt`s with images or videos to `Features`."""
+    """`Prompt`s with images or videos to `Features`, in calls that keep to a memory budget."""
 
-    def __init__(self, tower: torch.nn.Module, config: Any, weights: Weights) -> None:
+    def __init__(
+        self, tower: torch.nn.Module, config: Any, weights: Weights, budget_bytes: int
+    ) -> None:
         self._tower = tower
         self._merged = config.spatial_merge_size**2
+        self._patch_pixels = config.patch_size**2
         self._device, self._dtype = weights.device, weights.dtype
+        self._max_patches = budget_bytes // vision_patch_bytes(config, self._dtype.itemsize)
 
     @torch.inference_mode()
     def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
-        """One tower call for all items of all requests; an item attends to itself alone."""
+        """As few tower calls for all items of all requests as the budget allows.
+
+        A picture of one item attends to itself alone, so calls may be cut between any two.
+        RequestError for a picture that is over the budget by itself.
+        """
         results: list[Payload | OmniError] = []
         items: list[tuple[Payload, str, Visual]] = []
         for work in works:
@@ -90,34 +109,72 @@ class ImageEncoder:
                 return StageError(
                     f"{len(visual['pixel_values'])} patches do not fill the grids' {patches}"
                 )
+            for index, (_, height, width) in enumerate(visual["grid_thw"].tolist()):
+                if height * width > self._max_patches:
+                    return self._too_large(height * width, visual["params"][index])
         return None
+
+    def _too_large(self, patches: int, param: str) -> RequestError:
+        pixels, most = patches * self._patch_pixels, self._max_patches * self._patch_pixels
+        return RequestError(
+            f"one picture of {param} has {pixels} pixels after resizing, more than the {most} this "
+            "server has memory to encode at once; lower max_pixels or send a smaller one",
+            param=param,
+        )
 
     def _encode(self, visuals: list[Visual]) -> list[VisualFeatures]:
         pixels = np.concatenate([visual["pixel_values"] for visual in visuals])
         grids = np.concatenate([visual["grid_thw"] for visual in visuals])
-        out = self._tower(
-            torch.from_numpy(pixels).to(self._device, self._dtype),
-            grid_thw=torch.from_numpy(grids).to(self._device),
-        )
+        embeds, deepstack = self._run(pixels, cut_grids(grids.tolist(), self._max_patches))
         counts = [len(visual["pixel_values"]) // self._merged for visual in visuals]
-        deepstack = torch.split(torch.stack(list(out.deepstack_features)), counts, dim=1)
         return [
-            VisualFeatures(embeds=embeds, deepstack=levels)
-            for embeds, levels in zip(out.pooler_output.split(counts), deepstack, strict=True)
+            VisualFeatures(embeds=rows, deepstack=levels)
+            for rows, levels in zip(
+                torch.split(embeds, counts), torch.split(deepstack, counts, dim=1), strict=True
+            )
         ]
+
+    def _run(
+        self, pixels: FloatArray, calls: list[list[list[int]]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings (N, H) and deepstack rows (levels, N, H) of all patches, call by call."""
+        embeds, deepstack = [], []
+        start = 0
+        for grids in calls:
+            end = start + sum(math.prod(grid) for grid in grids)
+            out = self._tower(
+                torch.from_numpy(pixels[start:end]).to(self._device, self._dtype),
+                grid_thw=torch.tensor(grids, device=self._device),
+            )
+            embeds.append(out.pooler_output)
+            deepstack.append(torch.stack(list(out.deepstack_features)))
+            start = end
+        return torch.cat(embeds), torch.cat(deepstack, dim=1)
 
 
 class AudioEncoder:
-    """`Prompt`s with audio to `Features`."""
+    """`Prompt`s with audio to `Features`, in calls that keep to a memory budget."""
 
-    def __init__(self, tower: torch.nn.Module, config: Any, weights: Weights) -> None:
+    def __init__(
+        self, tower: torch.nn.Module, config: Any, weights: Weights, budget_bytes: int
+    ) -> None:
         self._tower = tower
         self._chunk_frames = 2 * config.n_window
+        self._window_frames = config.n_window_infer
         self._device, self._dtype = weights.device, weights.dtype
+        sizes = audio_bytes(config, self._dtype.itemsize)
+        company = 1  # see `_call`
+        self._max_frames = (sizes.chunks_within(budget_bytes) - company) * self._chunk_frames
+        if self._max_frames < self._window_frames:
+            least = sizes.of(self._window_frames // self._chunk_frames + company)
+            raise ConfigError(
+                f"{OPTION} of the audio encoder is {budget_bytes}; one window of sound takes "
+                f"{least} bytes, and it cannot be cut"
+            )
 
     @torch.inference_mode()
     def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
-        """One tower call per padded chunk length among the requests.
+        """One run of tower calls per padded chunk length among the requests.
 
         The tower pads every chunk to the longest of its call, and its convolutions see the
         padding; so a request shares a call only with those that pad as it would alone.
@@ -132,9 +189,9 @@ class AudioEncoder:
                 continue
             longest = min(int(audio["lengths"].max()), self._chunk_frames)
             groups.setdefault(longest, []).append(index)
-        for members in groups.values():
+        for longest, members in groups.items():
             audios = [cast(Prompt, works[index].payload)["audio"] for index in members]
-            for index, embeds in zip(members, self._encode(audios), strict=True):
+            for index, embeds in zip(members, self._encode(audios, longest), strict=True):
                 results[index] = cast(Payload, Features(audio=embeds))
         return [results[index] for index in range(len(works))]
 
@@ -146,16 +203,38 @@ class AudioEncoder:
             )
         return None
 
-    def _encode(self, audios: list[Audio]) -> Sequence[torch.Tensor]:
+    def _encode(self, audios: list[Audio], longest: int) -> Sequence[torch.Tensor]:
         features = np.concatenate([audio["input_features"] for audio in audios], axis=1)
-        lengths = np.concatenate([audio["lengths"] for audio in audios])
+        calls = cut_clips(
+            np.concatenate([audio["lengths"] for audio in audios]).tolist(),
+            chunk=self._chunk_frames,
+            window=self._window_frames,
+            max_frames=self._max_frames,
+        )
+        rows: list[torch.Tensor] = []
+        start = 0
+        for lengths in calls:
+            end = start + sum(lengths)
+            rows.append(self._call(features[:, start:end], lengths, longest))
+            start = end
+        counts = [sum(audio_tokens(int(n)) for n in audio["lengths"]) for audio in audios]
+        encoded: Sequence[torch.Tensor] = torch.split(torch.cat(rows), counts)
+        return encoded
+
+    def _call(self, features: FloatArray, lengths: list[int], longest: int) -> torch.Tensor:
+        """Rows of clips that are padded to chunks of `longest` frames; where none of them is that
+        long, a silent clip that is keeps them company."""
+        spare = 0
+        if max(lengths) < longest:
+            features = np.pad(features, ((0, 0), (0, longest)))
+            lengths = [*lengths, longest]
+            spare = audio_tokens(longest)
         out = self._tower(
             torch.from_numpy(features).to(self._device, self._dtype),
-            feature_lens=torch.from_numpy(lengths).to(self._device),
+            feature_lens=torch.tensor(lengths, device=self._device),
         )
-        counts = [sum(audio_tokens(int(n)) for n in audio["lengths"]) for audio in audios]
-        rows: Sequence[torch.Tensor] = out.last_hidden_state.split(counts)
-        return rows
+        rows: torch.Tensor = out.last_hidden_state
+        return rows[: len(rows) - spare]
 
 
 class _EmptyOnMeta(TorchFunctionMode):
@@ -182,7 +261,7 @@ def _thinker_config(ctx: StageContext) -> Any:
 
 def _load(
     ctx: StageContext, tower_class: Callable[[Any], torch.nn.Module], config: Any, prefix: str
-) -> tuple[torch.nn.Module, Any, Weights]:
+) -> tuple[torch.nn.Module, Weights]:
     """A tower with its weights in the stage's dtype.
 
     Parameters are assigned, not cast: the rotary and sinusoid buffers must stay float32.
@@ -200,7 +279,7 @@ def _load(
         }
         weights.finish()
     tower.load_state_dict(state, assign=True)
-    return tower.to(weights.device), config, weights
+    return tower.to(weights.device), weights
 
 
 def _scheduler(

@@ -24,6 +24,8 @@ class Visual(TypedDict):
     """(P, 3 * temporal_patch * patch * patch)."""
     grid_thw: IntArray
     """(items, 3): temporal, height and width in patches, before merging."""
+    params: list[str]
+    """What an error about each item names."""
     rows: IntArray
     """(N,) rows of the prompt that the merged patches replace, ascending."""
     second_per_grid: NotRequired[list[float]]

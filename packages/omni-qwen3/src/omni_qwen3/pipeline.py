@@ -10,6 +10,7 @@ from dataclasses import replace
 from omni_core.specs import PipelineConfig, Ref, StageConfig
 
 AR_OPTIONS = dict.fromkeys(("max_running", "max_batch_tokens", "kv_budget_bytes"))
+ENCODER_OPTIONS = dict.fromkeys(("activation_budget_bytes",))
 MEDIA_OPTIONS = dict.fromkeys(
     (
         "max_bytes",
@@ -43,11 +44,13 @@ IMAGE_ENCODER = StageConfig(
     name="image_encoder",
     factory=Ref("omni_qwen3.encoders:build_image"),
     next=("mm_aggregate",),
+    options=ENCODER_OPTIONS,
 )
 AUDIO_ENCODER = StageConfig(
     name="audio_encoder",
     factory=Ref("omni_qwen3.encoders:build_audio"),
     next=("mm_aggregate",),
+    options=ENCODER_OPTIONS,
 )
 MM_AGGREGATE = StageConfig(
     name="mm_aggregate",
@@ -139,4 +142,5 @@ QWEN3_OMNI = PipelineConfig(
         "code2wav": "talker",
     },
     build_tiny=Ref("omni_qwen3.tiny:build"),
+    build_tiny_for={"text": Ref("omni_qwen3.tiny:build_text")},
 )

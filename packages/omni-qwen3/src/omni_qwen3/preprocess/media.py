@@ -45,8 +45,11 @@ class Media:
     images: list[Image.Image] = field(default_factory=list)
     image_grids: list[list[int]] = field(default_factory=list)
     """[time, height, width] in patches, per image, as it will be resized."""
+    image_params: list[str] = field(default_factory=list)
+    """What an error about each names."""
     videos: list[VideoClip] = field(default_factory=list)
     video_grids: list[list[int]] = field(default_factory=list)
+    video_params: list[str] = field(default_factory=list)
     audios: list[FloatArray] = field(default_factory=list)
     """Clips, and with `use_audio_in_video` the sound track of every video in its place."""
 
@@ -79,15 +82,16 @@ class MediaLoader:
         media = Media()
         for item in items:
             with _blaming(item.param):
-                self._decode(item.kind, item.data, options, media)
+                self._decode(item, options, media)
         return media
 
-    def _decode(self, kind: MediaKind, data: bytes, options: MediaOptions, media: Media) -> None:
-        settings = self._settings
-        match kind:
+    def _decode(self, item: Encoded, options: MediaOptions, media: Media) -> None:
+        settings, data = self._settings, item.data
+        match item.kind:
             case "image":
                 image = load_image(data, self._limits)
                 media.images.append(image)
+                media.image_params.append(item.param)
                 media.image_grids.append(image_grid(image, settings.image, options))
             case "audio":
                 rate = self._features.sample_rate
@@ -95,11 +99,12 @@ class MediaLoader:
             case "video":
                 clip = self._video(data, options)
                 media.videos.append(clip)
+                media.video_params.append(item.param)
                 media.video_grids.append(video_grid(clip.frames.shape, settings.video, options))
                 if options.use_audio_in_video:
                     self._add_sound(_sound_of(clip), media)
             case _:
-                assert_never(kind)
+                assert_never(item.kind)
 
     def _add_sound(self, samples: FloatArray, media: Media) -> None:
         self._features.check(samples)

@@ -149,6 +149,7 @@ class Preprocessor:
                     [image_patches(image, grid, settings.image) for image, grid in pairs]
                 ),
                 grid_thw=np.array(sizes.image_grids, dtype=np.int64),
+                params=media.image_params,
                 rows=rows_of(ids, settings.prompt.image_token_id),
             )
         if media.videos:
@@ -158,6 +159,7 @@ class Preprocessor:
                     [video_patches(clip.frames, grid, settings.video) for clip, grid in clips]
                 ),
                 grid_thw=np.array(sizes.video_grids, dtype=np.int64),
+                params=media.video_params,
                 rows=rows_of(ids, settings.prompt.video_token_id),
                 second_per_grid=sizes.second_per_grid,
             )
