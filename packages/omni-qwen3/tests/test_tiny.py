@@ -41,7 +41,7 @@ def test_transformers_finds_every_tensor_and_no_other(tiny_checkpoint: str) -> N
 def test_without_speech_transformers_finds_every_tensor_and_no_other(
     tiny_checkpoint: str, tmp_path: Path
 ) -> None:
-    tiny.build(str(tmp_path), speech=False)
+    tiny.build_text(str(tmp_path))
     _, info = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
         str(tmp_path), output_loading_info=True
     )

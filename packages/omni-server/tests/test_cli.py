@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import wave
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -79,6 +80,17 @@ def test_tiny_is_found_by_pipeline_or_plugin(tmp_path):
         tiny.any_buildable(registry())
     tiny.build(one, tmp_path / "new" / "dir", seed=5)
     assert json.loads((tmp_path / "new" / "dir" / "config.json").read_text()) == {"seed": 5}
+
+
+def test_tiny_for_one_variant_is_built_by_its_own_builder(tmp_path):
+    def write_mute(directory, seed):
+        (Path(directory) / "mute").write_text(str(seed))
+
+    one = replace(parrot(), build_tiny_for={"mute": write_mute})
+    tiny.build(one, tmp_path, seed=5, variant="mute")
+    assert (tmp_path / "mute").read_text() == "5"
+    with pytest.raises(ConfigError, match="'loud' alone; there are: mute"):
+        tiny.build(one, tmp_path, seed=5, variant="loud")
 
 
 def test_commands_without_plugins(monkeypatch):

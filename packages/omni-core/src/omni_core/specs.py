@@ -99,6 +99,8 @@ class PipelineConfig:
     """{stage: process} used on a CPU, where a process for every stage costs more than it gives."""
     build_tiny: Resolvable | None = None
     """(directory, seed) -> None; writes a tiny random checkpoint in the real format."""
+    build_tiny_for: Mapping[str, Resolvable] = field(default_factory=dict)
+    """{variant: the same, for checkpoints of which only this variant can be served}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

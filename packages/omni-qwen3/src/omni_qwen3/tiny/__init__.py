@@ -13,19 +13,22 @@ from typing import Any
 
 from omni_qwen3.tiny import config, template, tokenizer, weights
 
-__all__ = ["build"]
+__all__ = ["build", "build_text"]
 
 
-def build(directory: str, seed: int = 0, *, speech: bool = True) -> None:
+def build_text(directory: str, seed: int = 0) -> None:
+    """Write a checkpoint like the published Thinking: no Talker and no vocoder, and a chat template
+    that opens a thought. The Thinker is `build`'s but for one row."""
+    write(Path(directory), seed, weights.CALIBRATION, speech=False)
+
+
+def build(directory: str, seed: int = 0) -> None:
     """Write the checkpoint into `directory`, which is made if absent; files there are replaced.
-
-    Without `speech` it is one like the published Thinking: no Talker and no vocoder, and a chat
-    template that opens a thought. The Thinker is the same but for one row.
 
     With seed 0, greedy replies end by themselves after a few dozen tokens and frames; another seed
     gives another valid model whose replies may run to their limit.
     """
-    write(Path(directory), seed, weights.CALIBRATION, speech=speech)
+    write(Path(directory), seed, weights.CALIBRATION)
 
 
 def write(

@@ -13,16 +13,19 @@ import typer
 
 from omni_core.errors import ConfigError
 from omni_core.plugins import Plugins
-from omni_core.specs import PipelineConfig, Ref
+from omni_core.specs import PipelineConfig, Ref, Resolvable
 
 
 def tiny(
     name: Annotated[str, typer.Argument(help="A plugin or pipeline, see `omni plugins`.")],
     directory: Annotated[Path, typer.Argument(help="Where to write the checkpoint.")],
     seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
+    variant: Annotated[
+        str | None, typer.Option(help="One that only this variant can serve, such as text.")
+    ] = None,
 ) -> None:
     """Write a tiny random checkpoint of a model family."""
-    build(find(name, Plugins().discover()), directory, seed)
+    build(find(name, Plugins().discover()), directory, seed, variant)
     typer.echo(f"wrote {directory}")
 
 
@@ -47,11 +50,18 @@ def any_buildable(plugins: Plugins) -> PipelineConfig:
     raise ConfigError("no installed plugin builds a tiny checkpoint; install a model package")
 
 
-def build(pipeline: PipelineConfig, directory: Path, seed: int) -> None:
-    """Write the tiny checkpoint of a pipeline that has one."""
-    builder = pipeline.build_tiny
+def build(pipeline: PipelineConfig, directory: Path, seed: int, variant: str | None = None) -> None:
+    """Write the tiny checkpoint of a pipeline that has one, or the one for a variant alone."""
+    builders: dict[str | None, Resolvable | None] = {
+        None: pipeline.build_tiny,
+        **pipeline.build_tiny_for,
+    }
+    builder = builders.get(variant)
     if builder is None:
-        raise ConfigError(f"pipeline {pipeline.name!r} has no tiny checkpoint")
+        only = f" for {variant!r} alone; there are: {_names(pipeline.build_tiny_for)}"
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has no tiny checkpoint{only if variant else ''}"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     if isinstance(builder, Ref):
         builder = builder.resolve()
