@@ -13,7 +13,7 @@ import typer
 
 from omni_core.errors import ConfigError
 from omni_core.plugins import Plugins
-from omni_core.specs import PipelineConfig, Ref, Resolvable
+from omni_core.specs import PipelineConfig, Ref
 
 
 def tiny(
@@ -52,11 +52,7 @@ def any_buildable(plugins: Plugins) -> PipelineConfig:
 
 def build(pipeline: PipelineConfig, directory: Path, seed: int, variant: str | None = None) -> None:
     """Write the tiny checkpoint of a pipeline that has one, or the one for a variant alone."""
-    builders: dict[str | None, Resolvable | None] = {
-        None: pipeline.build_tiny,
-        **pipeline.build_tiny_for,
-    }
-    builder = builders.get(variant)
+    builder = pipeline.build_tiny if variant is None else pipeline.build_tiny_for.get(variant)
     if builder is None:
         only = f" for {variant!r} alone; there are: {_names(pipeline.build_tiny_for)}"
         raise ConfigError(
