@@ -141,6 +141,22 @@ def test_the_first_frame_of_an_animation(fmt: str) -> None:
     np.testing.assert_array_equal(decoded(data), np.asarray(red))
 
 
+def test_of_ten_thousand_frames_only_the_first_is_decoded() -> None:
+    red, blue = (Image.new("RGB", (64, 64), color) for color in ((255, 0, 0), (0, 0, 255)))
+    data = encoded(red, "GIF", save_all=True, append_images=[blue], duration=100)
+    second = data.rindex(b"!\xf9\x04")
+    data = data[:second] + 10_000 * data[second:-1] + data[-1:]
+    with Image.open(BytesIO(data)) as image:
+        assert image.n_frames == 10_001
+    np.testing.assert_array_equal(decoded(data), np.asarray(red))
+
+
+def test_heic_is_refused_with_what_works() -> None:
+    heic = struct.pack(">I4s4sI4s4s", 24, b"ftyp", b"heic", 0, b"mif1", b"heic") + bytes(200)
+    with pytest.raises(MediaError, match="send one of PNG, JPEG"):
+        load_image(heic, LIMITS)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 2000)])
 def test_degenerate_sizes_decode(size: tuple[int, int]) -> None:
     assert load_image(encoded(Image.new("RGB", size), "PNG"), LIMITS).size == size

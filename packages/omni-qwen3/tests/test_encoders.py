@@ -11,7 +11,9 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omni_core.errors import OmniError
 from omni_core.scheduler.base import Work
+from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageConfig, StageContext
+from omni_core.testing.fakes import running
 from omni_core.types import RequestParams
 from omni_qwen3 import encoders
 from omni_qwen3.preprocess.audio import audio_tokens
@@ -123,6 +125,27 @@ def test_a_bad_picture_fails_alone(image_encoder: encoders.ImageEncoder) -> None
     assert isinstance(first, OmniError)
     assert "60 patches do not fill the grids' 48" in first.message
     assert isinstance(second, dict)
+
+
+def test_a_request_that_exhausts_the_card_fails_alone(image_encoder: encoders.ImageEncoder) -> None:
+    """As torch reports it, from inside the tower, on one of eight requests of a batch."""
+    works = [visual_work(index, GRIDS[0]) for index in range(8)]
+    works[3] = visual_work(3, {"image": [[1, 12, 12]]})
+
+    def exhausted(module: Any, inputs: Any, keywords: dict[str, Any]) -> None:
+        if [1, 12, 12] in keywords["grid_thw"].tolist():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    hook = image_encoder._tower.register_forward_pre_hook(exhausted, with_kwargs=True)
+    scheduler = SimpleScheduler(image_encoder, max_batch=8, max_wait_ms=1_000)
+    with running(scheduler, works) as (_, outbox):
+        for work in works:
+            outbox.wait_for("fail" if work.request_id == "r3" else "done", work.request_id)
+    hook.remove()
+    (failure,) = outbox.of("r3")
+    assert failure.value.status == 500
+    assert "out of memory" in failure.value.message
+    assert isinstance(image_encoder(works)[3], dict)
 
 
 def test_angles_stay_exact_in_bfloat16(tiny_checkpoint: str) -> None:
