@@ -39,10 +39,9 @@ def ask(http: httpx.Client, content: Any, **body: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def thinking_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    from omni_qwen3.tiny import build
-
     directory = tmp_path_factory.mktemp("thinking")
-    build(str(directory), seed=0, speech=False)
+    command = [sys.executable, "-m", "omni_server", "tiny", "qwen3", str(directory)]
+    subprocess.run([*command, "--variant", "text"], check=True, timeout=60)
     return str(directory)
 
 
