@@ -42,7 +42,7 @@ PICTURES = (
     ("avi", "rawvideo", "bgr24"), ("asf", "wmv2", "yuv420p"), ("flv", "flv", "yuv420p"),
     ("mpegts", "mpeg2video", "yuv420p"), ("mpeg", "mpeg1video", "yuv420p"),
     ("mov", "prores_ks", "yuv422p10le"), ("mov", "qtrle", "rgb24"), ("mov", "png", "rgb24"),
-    ("gif", "gif", "pal8"), ("apng", "apng", "rgb24"), ("ogg", "libtheora", "yuv420p"),
+    ("gif", "gif", "rgb8"), ("apng", "apng", "rgb24"), ("ogg", "libtheora", "yuv420p"),
 )  # fmt: skip
 """Container, codec and pixel format. Encoders this machine's FFmpeg lacks are passed over."""
 
@@ -127,12 +127,8 @@ def _muxed(container: str, picture: tuple[str, str] | None, sound: str | None) -
     with av.open(file, "w", format=container) as out:
         pictures = _picture_track(out, *picture) if picture else None
         sounds = _sound_track(out, sound) if sound else None
-        for number in range(FRAMES if pictures else 0):
-            pixels = np.roll(np.asarray(_picture()), 3 * number, axis=1)
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            if pictures.pix_fmt == "pal8":
-                frame = frame.reformat(format="rgb8")
-            out.mux(pictures.encode(frame))
+        if pictures:
+            _encode_pictures(out, pictures)
         if sounds:
             _encode_tone(out, sounds)
         for stream in filter(None, (pictures, sounds)):
@@ -143,11 +139,18 @@ def _muxed(container: str, picture: tuple[str, str] | None, sound: str | None) -
 def _picture_track(out: Any, codec: str, pix_fmt: str) -> Any:
     stream = out.add_stream(codec, rate=25)
     stream.width = stream.height = SIDE
-    stream.pix_fmt = "rgb8" if pix_fmt == "pal8" else pix_fmt
+    stream.pix_fmt = pix_fmt
     stream.codec_context.gop_size = 4
     if codec == "libx265":
         stream.options = {"x265-params": "log-level=none:pools=none:frame-threads=1"}
     return stream
+
+
+def _encode_pictures(out: Any, stream: Any) -> None:
+    for number in range(FRAMES):
+        pixels = np.roll(np.asarray(_picture()), 3 * number, axis=1)
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+        out.mux(stream.encode(frame.reformat(format=stream.pix_fmt)))
 
 
 def _sound_track(out: Any, codec: str) -> Any:
