@@ -16,6 +16,7 @@ from omni_core.graph import needed
 from omni_core.media import MediaLimits
 from omni_core.specs import Ref, StageConfig
 from omni_core.validate import problems
+from omni_qwen3 import activation
 from omni_qwen3.code2wav import stage as code2wav
 from omni_qwen3.pipeline import QWEN3_OMNI
 
@@ -40,24 +41,24 @@ def test_every_name_resolves_to_something_callable(variant: str) -> None:
     for stage in QWEN3_OMNI.variants[variant]:
         for ref in refs(stage):
             assert callable(ref.resolve()), ref.target
-    for described in (QWEN3_OMNI.describe, QWEN3_OMNI.build_tiny):
+    builders = (QWEN3_OMNI.build_tiny, *QWEN3_OMNI.build_tiny_for.values())
+    for described in (QWEN3_OMNI.describe, *builders):
         assert isinstance(described, Ref)
         assert callable(described.resolve())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_option_of_a_stage_can_be_set_by_an_operator(variant: str) -> None:
-    known = {
+    parsed = {
         "preprocessing": MediaLimits,
         "thinker": TorchEngineConfig,
         "talker_ar": TorchEngineConfig,
         "code2wav": code2wav.Options,
     }
+    known = {name: {field.name for field in fields(kind)} for name, kind in parsed.items()}
+    known |= dict.fromkeys(("image_encoder", "audio_encoder"), {activation.OPTION})
     for stage in QWEN3_OMNI.variants[variant]:
-        options = (
-            {field.name for field in fields(known[stage.name])} if stage.name in known else set()
-        )
-        assert set(stage.options) == options, stage.name
+        assert set(stage.options) == known.get(stage.name, set()), stage.name
         assert set(stage.options.values()) <= {None}, "the value is the factory's to choose"
 
 
