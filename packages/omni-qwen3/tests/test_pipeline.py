@@ -56,7 +56,7 @@ def test_every_option_of_a_stage_can_be_set_by_an_operator(variant: str) -> None
         "code2wav": code2wav.Options,
     }
     known = {name: {field.name for field in fields(kind)} for name, kind in parsed.items()}
-    known |= dict.fromkeys(("image_encoder", "audio_encoder"), {activation.OPTION})
+    known |= {name: {activation.OPTION} for name in ("image_encoder", "audio_encoder")}
     for stage in QWEN3_OMNI.variants[variant]:
         assert set(stage.options) == known.get(stage.name, set()), stage.name
         assert set(stage.options.values()) <= {None}, "the value is the factory's to choose"
