@@ -84,7 +84,7 @@ def video(frames: int = 8, *, rotated: bool = False) -> bytes:
         stream = out.add_stream("mpeg4", rate=4)
         stream.width, stream.height = 96, 64
         for number in range(frames):
-            pixels = np.full((64, 96, 3), 30 * number, np.uint8)
+            pixels = np.full((64, 96, 3), 15 * number, np.uint8)
             out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         if frames:
             out.mux(stream.encode(None))
@@ -100,15 +100,14 @@ def video(frames: int = 8, *, rotated: bool = False) -> bytes:
     return bytes(data)
 
 
-def part(kind: str, data: bytes) -> dict[str, Any]:
-    """A content part that lies about its type, as clients do."""
-    url = f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
-    return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
-
-
 def link(kind: str, url: str) -> dict[str, Any]:
     """A content part to be fetched."""
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+
+
+def part(kind: str, data: bytes) -> dict[str, Any]:
+    """A content part that lies about its type, as clients do."""
+    return link(kind, f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}")
 
 
 # --- servers --------------------------------------------------------------------------------------
@@ -166,9 +165,11 @@ def server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def text_server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
-    """A server of the text variant that may fetch from this machine, for redirects to elsewhere."""
+    """A server of the text variant that may fetch from this machine, for redirects to elsewhere,
+    and has memory for pictures of some 150,000 pixels."""
     private = ("--preprocessing.allow_private_addresses", "true")
-    with live_server(tiny_checkpoint, "--variant", "text", *private) as http:
+    tight = ("--image_encoder.activation_budget_bytes", "5500000")
+    with live_server(tiny_checkpoint, "--variant", "text", *private, *tight) as http:
         yield Server(http)
 
 
@@ -260,6 +261,8 @@ def test_the_part_at_fault_is_named(server: Server) -> None:
     refused(server.post(images=[good["image_url"]["url"], "data:,x"]), "images[1]", "recognised")
     refused(server.show(link("image", "data:;base64,???=")), f"{PART}.image_url", "base64")
     refused(server.show(link("image", "file:///etc/passwd")), f"{PART}.image_url", "http:")
+    for path in ("/etc/passwd", "../x", "file:///no/such/file"):
+        refused(server.post(images=[path]), "images[0]", "only http:, https: and data:")
 
 
 def test_videos(server: Server) -> None:
@@ -300,6 +303,19 @@ def test_audio_of_a_text_variant(text_server: Server) -> None:
     asked = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "wav"}}
     refused(text_server.post(**asked), "modalities", "not served")
     assert text_server.post(modalities=["text"]).status_code == 200
+
+
+def test_pictures_over_the_memory_of_the_encoder(server: Server, text_server: Server) -> None:
+    """One picture is refused, and told what to lower; a long video is encoded piece by piece."""
+    large = part("image", picture("PNG", size=(512, 512)))
+    url, full = large["image_url"]["url"], {"max_pixels": 512**2}
+    assert server.usage(large, **full)["image_tokens"] == 256
+    refused(text_server.show(large, **full), PART, "262144 pixels", "lower max_pixels")
+    refused(text_server.post(images=[url], **full), "images[0]", "lower max_pixels")
+    assert text_server.usage(large, max_pixels=256**2)["image_tokens"] == 64
+    clip = part("video", video(16))
+    whole, cut = (which.show(clip, max_completion_tokens=8) for which in (server, text_server))
+    assert cut.json()["choices"] == whole.json()["choices"]
 
 
 # --- numbers --------------------------------------------------------------------------------------
