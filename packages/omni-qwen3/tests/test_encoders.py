@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from omni_core.errors import OmniError
+from omni_core.errors import ConfigError, OmniError
 from omni_core.scheduler.base import Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageConfig, StageContext
@@ -132,11 +134,11 @@ def test_a_request_that_exhausts_the_card_fails_alone(image_encoder: encoders.Im
     works = [visual_work(index, GRIDS[0]) for index in range(8)]
     works[3] = visual_work(3, {"image": [[1, 12, 12]]})
 
-    def exhausted(module: Any, inputs: Any, keywords: dict[str, Any]) -> None:
-        if [1, 12, 12] in keywords["grid_thw"].tolist():
+    def exhausted(module: Any, inputs: Any) -> None:
+        if [1, 12, 12] in inputs[1]:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    hook = image_encoder._tower.register_forward_pre_hook(exhausted, with_kwargs=True)
+    hook = image_encoder._tower.register_forward_pre_hook(exhausted, with_kwargs=False)
     scheduler = SimpleScheduler(image_encoder, max_batch=8, max_wait_ms=1_000)
     with running(scheduler, works) as (_, outbox):
         for work in works:
@@ -148,11 +150,43 @@ def test_a_request_that_exhausts_the_card_fails_alone(image_encoder: encoders.Im
     assert isinstance(image_encoder(works)[3], dict)
 
 
-def test_angles_stay_exact_in_bfloat16(tiny_checkpoint: str) -> None:
-    encoder = encoders.load_image(context(tiny_checkpoint, "bfloat16"))
-    tower = encoder._tower
-    assert {parameter.dtype for parameter in tower.parameters()} == {torch.bfloat16}
-    assert {buffer.dtype for buffer in tower.buffers()} == {torch.float32}
-    (features,) = encoder([visual_work(0, GRIDS[0])])
-    assert isinstance(features, dict)
-    assert features["image"]["embeds"].dtype == torch.bfloat16
+@torch.inference_mode()
+def test_bfloat16_equals_transformers(tiny_checkpoint: str) -> None:
+    """Angles and positions stay float32 there; rounded, they would be off by a thousandth."""
+    model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+        tiny_checkpoint, dtype=torch.bfloat16
+    ).thinker.eval()
+    visual, audio = visual_work(0, GRIDS[0]), audio_work(0, CLIPS[0])
+    (seen,) = encoders.load_image(context(tiny_checkpoint, "bfloat16"))([visual])
+    (heard,) = encoders.load_audio(context(tiny_checkpoint, "bfloat16"))([audio])
+    assert isinstance(seen, dict)
+    assert isinstance(heard, dict)
+    image, clip = visual.payload["image"], audio.payload["audio"]
+    expected = model.visual(
+        torch.from_numpy(image["pixel_values"]), grid_thw=torch.from_numpy(image["grid_thw"])
+    ).pooler_output
+    torch.testing.assert_close(seen["image"]["embeds"], expected, atol=1e-3, rtol=1.6e-2)
+    expected = model.audio_tower(
+        torch.from_numpy(clip["input_features"]), feature_lens=torch.from_numpy(clip["lengths"])
+    ).last_hidden_state
+    torch.testing.assert_close(heard["audio"], expected, atol=1e-3, rtol=1.6e-2)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "problem"),
+    [
+        ("vision_config", "depth", None, r"lacks thinker_config\.vision_config\.depth"),
+        ("audio_config", "activation_function", "relu", "only 'gelu' is supported"),
+    ],
+)
+def test_a_config_the_towers_cannot_follow_is_refused(
+    tiny_checkpoint: str, tmp_path: Path, section: str, key: str, value: str | None, problem: str
+) -> None:
+    data = json.loads((Path(tiny_checkpoint) / "config.json").read_text())
+    del data["thinker_config"][section][key]
+    if value is not None:
+        data["thinker_config"][section][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    load = {"vision_config": encoders.load_image, "audio_config": encoders.load_audio}[section]
+    with pytest.raises(ConfigError, match=problem):
+        load(context(str(tmp_path)))

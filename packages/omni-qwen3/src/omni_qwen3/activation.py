@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
+from omni_qwen3.towers.config import AudioConfig, VisionConfig
 
 OPTION = "activation_budget_bytes"
 CPU_BUDGET_BYTES = 4 * 1024**3
@@ -52,12 +52,11 @@ def activation_budget(ctx: StageContext, device: torch.device) -> int:
     return left
 
 
-def vision_patch_bytes(config: Any, itemsize: int) -> int:
+def vision_patch_bytes(config: VisionConfig, itemsize: int) -> int:
     """Peak bytes of the vision tower per patch of a call; `config` is the vision_config.
 
-    Counted from transformers' Qwen3OmniMoeVisionEncoder with SDPA, whose attention keeps no score
-    matrix. With h hidden_size, i intermediate_size and s bytes an element, a patch takes the
-    largest of
+    Counted from `towers.vision`, whose attention keeps no score matrix. With h hidden_size,
+    i intermediate_size and s bytes an element, a patch takes the largest of
 
         patches       hs (+ ps)             a 16-bit convolution reorders its p pixel values
         embedding     5hs + 20h             four float32-weighted corners of the position grid
@@ -105,10 +104,10 @@ class AudioBytes:
         return budget // (self.convolution + self.kept)
 
 
-def audio_bytes(config: Any, itemsize: int) -> AudioBytes:
+def audio_bytes(config: AudioConfig, itemsize: int) -> AudioBytes:
     """Peak bytes of the audio tower per chunk; `config` is the audio_config.
 
-    Counted from transformers' Qwen3OmniMoeAudioEncoder. A chunk is an image of mel bins x frames,
+    Counted from `towers.audio`. A chunk is an image of mel bins x frames,
     whose sides each of three convolutions halves. The first makes `downsample_hidden_size` channels
     of it, before and after GELU (and once more where a 16-bit kernel reorders them), for
     `conv_chunksize` chunks at a time. What the third makes is

@@ -1,4 +1,4 @@
-"""The encoder stages: transformers' own vision and audio towers, batched over requests.
+"""The encoder stages: the vision and audio towers, batched over requests.
 
 Knows tower inputs and how their outputs split back into requests. Knows nothing of prompts, of
 decoding media, or of the rest of the model, whose weights are not read.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from omni_core.errors import ConfigError, OmniError, RequestError, StageError
 from omni_core.scheduler.base import Scheduler, Work
@@ -29,6 +28,9 @@ from omni_qwen3.activation import (
 )
 from omni_qwen3.payloads import Audio, Features, Prompt, Visual, VisualFeatures
 from omni_qwen3.preprocess.audio import audio_tokens
+from omni_qwen3.towers.audio import AudioTower
+from omni_qwen3.towers.config import audio_config, vision_config
+from omni_qwen3.towers.vision import VisionTower
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 VISION_WEIGHTS = "thinker.visual."
@@ -49,32 +51,25 @@ def build_audio(ctx: StageContext) -> Scheduler:
 
 def load_image(ctx: StageContext) -> ImageEncoder:
     """The checkpoint's vision tower."""
-    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-        Qwen3OmniMoeVisionEncoder,
-    )
-
-    config = _thinker_config(ctx).vision_config
-    tower, weights = _load(ctx, Qwen3OmniMoeVisionEncoder, config, VISION_WEIGHTS)
-    return ImageEncoder(tower, config, weights, activation_budget(ctx, weights.device))
+    with torch.device("meta"):
+        tower = VisionTower(vision_config(ctx.model_path))
+    weights = _load(ctx, tower, VISION_WEIGHTS)
+    return ImageEncoder(tower, weights, activation_budget(ctx, weights.device))
 
 
 def load_audio(ctx: StageContext) -> AudioEncoder:
     """The checkpoint's audio tower."""
-    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-        Qwen3OmniMoeAudioEncoder,
-    )
-
-    config = _thinker_config(ctx).audio_config
-    tower, weights = _load(ctx, Qwen3OmniMoeAudioEncoder, config, AUDIO_WEIGHTS)
-    return AudioEncoder(tower, config, weights, activation_budget(ctx, weights.device))
+    with torch.device("meta"):
+        tower = AudioTower(audio_config(ctx.model_path))
+    weights = _load(ctx, tower, AUDIO_WEIGHTS)
+    return AudioEncoder(tower, weights, activation_budget(ctx, weights.device))
 
 
 class ImageEncoder:
     """`Prompt`s with images or videos to `Features`, in calls that keep to a memory budget."""
 
-    def __init__(
-        self, tower: torch.nn.Module, config: Any, weights: Weights, budget_bytes: int
-    ) -> None:
+    def __init__(self, tower: VisionTower, weights: Weights, budget_bytes: int) -> None:
+        config = tower.config
         self._tower = tower
         self._merged = config.spatial_merge_size**2
         self._patch_pixels = config.patch_size**2
@@ -142,12 +137,10 @@ class ImageEncoder:
         start = 0
         for grids in calls:
             end = start + sum(math.prod(grid) for grid in grids)
-            out = self._tower(
-                torch.from_numpy(pixels[start:end]).to(self._device, self._dtype),
-                grid_thw=torch.tensor(grids, device=self._device),
-            )
-            embeds.append(out.pooler_output)
-            deepstack.append(torch.stack(list(out.deepstack_features)))
+            patches = torch.from_numpy(pixels[start:end]).to(self._device, self._dtype)
+            rows, levels = self._tower(patches, grids)
+            embeds.append(rows)
+            deepstack.append(levels)
             start = end
         return torch.cat(embeds), torch.cat(deepstack, dim=1)
 
@@ -155,11 +148,10 @@ class ImageEncoder:
 class AudioEncoder:
     """`Prompt`s with audio to `Features`, in calls that keep to a memory budget."""
 
-    def __init__(
-        self, tower: torch.nn.Module, config: Any, weights: Weights, budget_bytes: int
-    ) -> None:
+    def __init__(self, tower: AudioTower, weights: Weights, budget_bytes: int) -> None:
+        config = tower.config
         self._tower = tower
-        self._chunk_frames = 2 * config.n_window
+        self._chunk_frames = config.chunk_frames
         self._window_frames = config.n_window_infer
         self._device, self._dtype = weights.device, weights.dtype
         sizes = audio_bytes(config, self._dtype.itemsize)
@@ -229,46 +221,13 @@ class AudioEncoder:
             features = np.pad(features, ((0, 0), (0, longest)))
             lengths = [*lengths, longest]
             spare = audio_tokens(longest)
-        out = self._tower(
-            torch.from_numpy(features).to(self._device, self._dtype),
-            feature_lens=torch.tensor(lengths, device=self._device),
-        )
-        rows: torch.Tensor = out.last_hidden_state
+        frames = torch.from_numpy(features).to(self._device, self._dtype)
+        rows: torch.Tensor = self._tower(frames, lengths)
         return rows[: len(rows) - spare]
 
 
-class _EmptyOnMeta(TorchFunctionMode):
-    """Parameters, which modules make with `torch.empty`, take no memory until they are assigned;
-    buffers, which are computed, are made as ever."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.empty:
-            return func(*args, **{**(kwargs or {}), "device": "meta"})
-        return func(*args, **(kwargs or {}))
-
-
-def _thinker_config(ctx: StageContext) -> Any:
-    from transformers import Qwen3OmniMoeConfig
-
-    return Qwen3OmniMoeConfig.from_pretrained(ctx.model_path).thinker_config
-
-
-def _load(
-    ctx: StageContext, tower_class: Callable[[Any], torch.nn.Module], config: Any, prefix: str
-) -> tuple[torch.nn.Module, Weights]:
-    """A tower with its weights in the stage's dtype.
-
-    Parameters are assigned, not cast: the rotary and sinusoid buffers must stay float32.
-    """
-    config._attn_implementation = "sdpa"
-    with _EmptyOnMeta():
-        tower = tower_class(config).eval().requires_grad_(False)
+def _load(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
+    """Fill a tower on the meta device with the checkpoint's weights, in the stage's dtype."""
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
             checkpoint, (prefix,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
@@ -279,7 +238,8 @@ def _load(
         }
         weights.finish()
     tower.load_state_dict(state, assign=True)
-    return tower.to(weights.device), weights
+    tower.requires_grad_(False).eval()
+    return weights
 
 
 def _scheduler(
