@@ -35,6 +35,8 @@ NEEDS = {
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {"omni-core": "[hub,media,testing,torch]"}
 TEST_TOOLS = ("pytest", "pytest-asyncio")
+#: What the tests of a package compare it with.
+REFERENCES = {"omni-qwen3": ("transformers",), "omni-server": ("openai",)}
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
@@ -74,7 +76,8 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test: the packages' own and those across packages."""
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "openai"))
+    references = [tool for tools in REFERENCES.values() for tool in tools]
+    install(session, *NEEDS, tools=(*TEST_TOOLS, *references))
     session.run("pytest", *session.posargs, env=ONE_THREAD)
 
 
@@ -94,7 +97,7 @@ def tests_python(session: nox.Session, package: str) -> None:
 
 def run_alone(session: nox.Session, package: str, constraints: str) -> None:
     """Install one package with its declared siblings and run its tests."""
-    tools = (*TEST_TOOLS, "openai") if package == "omni-server" else TEST_TOOLS
+    tools = (*TEST_TOOLS, *REFERENCES.get(package, ()))
     install(session, *NEEDS[package], package, tools=tools, constraints=constraints)
     session.run("pytest", f"packages/{package}/tests", *session.posargs, env=ONE_THREAD)
 
@@ -174,7 +177,7 @@ def run_outside(
 @nox.session
 def parity(session: nox.Session) -> None:
     """Regenerate the stored references with transformers and compare them with the tree's."""
-    install(session, "omni-core", "omni-qwen3")
+    install(session, "omni-core", "omni-qwen3", tools=("transformers",))
     # The video processor of transformers wants torchvision, whose wheel names a CUDA torch.
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
@@ -203,7 +206,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure one thing, as in `nox -s bench -- startup --json FILE`; alone, list the benches."""
-    install(session, *NEEDS)
+    install(session, *NEEDS, tools=("transformers",))
     session.run("python", "bench/run.py", *(session.posargs or ["--help"]))
 
 
