@@ -241,16 +241,22 @@ def test_more_channels_than_a_frame_has_planes() -> None:
     np.testing.assert_allclose(decoded, samples.mean(axis=1) / 32_768, atol=1e-6)
 
 
-def test_tracks_that_appear_midway_are_refused() -> None:
-    """FLV names its tracks as they come, and PyAV trips over those it has not listed."""
+def test_tracks_that_appear_midway_are_refused_or_skipped() -> None:
+    """FLV names its tracks as they come; PyAV 18 trips over those it has not listed, 17 skips
+    them."""
     file = bytearray(muxed(tone(), 44_100, "flv", "libmp3lame"))
     tags = [13]
     while (end := tags[-1] + 15 + int.from_bytes(file[tags[-1] + 1 : tags[-1] + 4])) < len(file):
         tags.append(end)
     file[tags[3] + 11] = 0  # another sound codec
     file[tags[6]] = 9  # a picture
-    with pytest.raises(MediaError, match="damaged"):
-        load_audio(bytes(file), LIMITS)
+    samples, refusal = tone(), "damaged"
+    try:
+        samples = load_audio(bytes(file), LIMITS)
+    except MediaError as error:
+        refusal = error.message
+    assert "damaged" in refusal
+    assert 0 < samples.size <= tone().size
 
 
 def test_flipped_bytes_never_escape_as_other_errors() -> None:
