@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from omni_core.engine.base import (
-    AttentionBatch,
+    Batch,
     EngineRequest,
     KVSpec,
     RequestFailedError,
-    Segment,
     Sequence,
     StepOutput,
 )
@@ -49,6 +48,8 @@ class ScriptRunner:
     device, dtype, vocab_size = torch.device("cpu"), torch.float32, 28
     eos_token_ids = frozenset({EOS})
     suppress: torch.Tensor | None = None
+    prefix_cache = False
+    lookahead = False
 
     def __init__(self, feedback: bool = False) -> None:
         self.feedback = feedback
@@ -56,11 +57,23 @@ class ScriptRunner:
         self.closed: list[str] = []
         self.finished: list[bool] = []
 
+    def prepare(self, rows: int) -> None:
+        pass
+
     def open(self, seq: Sequence) -> None:
         if seq.request.inputs is None:
             raise MediaError("nothing to say")
         seq.state = {"script": ids(seq.request.inputs), "chunks": [], "more": True}
         self.opened.append(seq.request_id)
+
+    def resume(self, seq: Sequence) -> None:
+        pass
+
+    def keep(self, seq: Sequence, start: int, stop: int) -> Any:
+        return None
+
+    def restore(self, seq: Sequence, start: int, stop: int, kept: Any) -> None:
+        pass
 
     def feed(self, seq: Sequence, chunk: Any) -> None:
         if chunk == "bad":
@@ -74,10 +87,10 @@ class ScriptRunner:
         enough = len(seq.state["chunks"]) >= len(seq.tokens)
         return not self.feedback or enough or not seq.state["more"]
 
-    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
-        rows = torch.zeros(sum(s.count for s in segments), 1, 4)
-        attend(0, rows, rows, rows)
-        scripts = [(s.seq.state["script"], len(s.seq.tokens)) for s in segments if s.samples]
+    def forward(self, batch: Batch) -> torch.Tensor:
+        rows = torch.zeros(sum(s.count for s in batch.segments), 1, 4)
+        batch.attend(0, rows, rows, rows)
+        scripts = [(s.seq.state["script"], len(s.seq.tokens)) for s in batch.segments if s.samples]
         nexts = [script[at] if at < len(script) else PAD for script, at in scripts]
         return torch.tensor(nexts, dtype=torch.float32)[:, None]
 

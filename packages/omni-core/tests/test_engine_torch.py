@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine.base import AttentionBatch, EngineRequest, KVSpec, Segment, Sequence
+from omni_core.engine.base import AttentionBatch, Batch, EngineRequest, KVSpec, Segment, Sequence
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
 from omni_core.engine.torch_engine.attention import PagedAttention
 from omni_core.engine.torch_engine.kv import KVCache
@@ -71,14 +71,28 @@ class TransformerRunner:
     eos_token_ids: frozenset[int] = frozenset()
     suppress: torch.Tensor | None = None
     feedback = False
+    prefix_cache = False
+    lookahead = False
 
     def __init__(self) -> None:
         self.model = Transformer()
         self.batches: list[list[tuple[int, bool]]] = []
         """(count, samples) of the segments of every forward."""
 
+    def prepare(self, rows: int) -> None:
+        pass
+
     def open(self, seq: Sequence) -> None:
         seq.state = list(seq.request.inputs)
+
+    def resume(self, seq: Sequence) -> None:
+        pass
+
+    def keep(self, seq: Sequence, start: int, stop: int) -> Any:
+        return None
+
+    def restore(self, seq: Sequence, start: int, stop: int, kept: Any) -> None:
+        pass
 
     def feed(self, seq: Sequence, chunk: Any) -> None:
         raise AssertionError("no chunks here")
@@ -86,15 +100,15 @@ class TransformerRunner:
     def ready(self, seq: Sequence) -> bool:
         return True
 
-    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
-        self.batches.append([(s.count, s.samples) for s in segments])
+    def forward(self, batch: Batch) -> torch.Tensor:
+        self.batches.append([(s.count, s.samples) for s in batch.segments])
         ids, positions, last = [], [], []
-        for s in segments:
+        for s in batch.segments:
             rows = range(s.start, s.start + s.count)
             ids += (s.seq.state + s.seq.tokens)[s.start : s.start + s.count]
             positions += rows
             last += [len(ids) - 1] * s.samples
-        return self.model.hidden(ids, positions, attend)[last]
+        return self.model.hidden(ids, positions, batch.attend)[last]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden @ self.model.head

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from omni_core.engine.base import EngineRequest, Segment, Sequence
+from omni_core.engine.base import Batch, EngineRequest, Segment, Sequence
 from omni_core.types import RequestParams, SamplingParams
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.payloads import Prepared
@@ -106,15 +106,16 @@ def forward(
     )
     seq, attend = Sequence(request=request), WholePromptAttention()
     runner.open(seq)
-    hidden = torch.cat(
-        [
-            runner.forward(
-                [Segment(seq=seq, start=start, count=min(chunk, length - start), samples=True)],
-                attend,
-            )
-            for start in range(0, length, chunk)
-        ]
-    )
+    none = torch.zeros(0, dtype=torch.long)
+    segments = [
+        Segment(seq=seq, start=start, count=min(chunk, length - start), samples=True)
+        for start in range(0, length, chunk)
+    ]
+    batches = [
+        Batch(segments=[segment], decodes=0, rows=none, tokens=none, attend=attend)
+        for segment in segments
+    ]
+    hidden = torch.cat([runner.forward(batch) for batch in batches])
     seq.tokens.append(1)
     (conditioning,) = runner.collect([seq], hidden[-1:], [False])
     return runner.logits(hidden), conditioning

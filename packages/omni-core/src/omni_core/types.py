@@ -41,6 +41,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: tuple[str, ...] | None = None
     stop_token_ids: tuple[int, ...] | None = None
     ignore_eos: bool | None = None
+    logprobs: int | None = None
+    """Report each token's log-probability, and those of so many likeliest tokens beside it."""
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
         """These params, with `defaults` where this leaves a field unset."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import AttentionBatch, EngineRequest, KVSpec, Segment, StepOutput
+from omni_core.engine.base import Batch, EngineRequest, KVSpec, Segment, StepOutput
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.errors import RequestError
 from omni_core.scheduler.base import Outbox, Scheduler, Work
@@ -98,6 +98,8 @@ class TalkerRunner:
     """`ARRunner` with feedback."""
 
     feedback = True
+    prefix_cache = False
+    lookahead = False
 
     def __init__(self, weights: Weights, config: OmniConfig, tts_marks: torch.Tensor) -> None:
         """`tts_marks` (3, H): Thinker embeddings of tts_bos, tts_eos and tts_pad."""
@@ -137,6 +139,9 @@ class TalkerRunner:
         self._tts_eos: torch.Tensor = marks[1]
         self._tts_pad: torch.Tensor = marks[2]
 
+    def prepare(self, rows: int) -> None:
+        """Nothing is kept by row."""
+
     def open(self, seq: EngineSequence) -> None:
         """Project the conditioning into the Talker's prompt; see `ARRunner`."""
         inputs: TalkerInputs = seq.request.inputs
@@ -148,6 +153,15 @@ class TalkerRunner:
             rope_delta=rope_delta,
             rng=None if sampling.temperature == 0 else _generator(sampling.seed),
         )
+
+    def resume(self, seq: EngineSequence) -> None:
+        """Not needed by an engine that never retracts."""
+
+    def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
+        """Nothing: what the Talker is conditioned on is never the same twice."""
+
+    def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
+        """Never called."""
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
         """Take the row (H,) of one more spoken token, or None: all of them have come."""
@@ -164,11 +178,12 @@ class TalkerRunner:
         frame = seq.computed - seq.request.prompt_len
         return speech.text_ended or frame < len(speech.text)
 
-    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
+    def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
+        segments = batch.segments
         x = torch.cat([self._rows(s) for s in segments])
         positions = np.concatenate([_segment_positions(s) for s in segments], axis=1)
-        x = self._decoder(x, torch.from_numpy(positions).to(self.device), attend)
+        x = self._decoder(x, torch.from_numpy(positions).to(self.device), batch.attend)
         ends = np.cumsum([s.count for s in segments])
         sampled = [int(e) - 1 for e, s in zip(ends, segments, strict=True) if s.samples]
         rows = torch.tensor(sampled, dtype=torch.long, device=self.device)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import AttentionBatch, EngineRequest, KVSpec, Segment, StepOutput
+from omni_core.engine.base import Batch, EngineRequest, KVSpec, StepOutput
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
@@ -93,6 +93,8 @@ class ThinkerRunner:
 
     suppress: torch.Tensor | None = None
     feedback = False
+    prefix_cache = False
+    lookahead = False
 
     def __init__(
         self,
@@ -122,12 +124,24 @@ class ThinkerRunner:
         self._capture_normed = accepted == decoder.layers
         self._capture_layer = None if self._capture_normed else accepted - 1
 
+    def prepare(self, rows: int) -> None:
+        """Nothing is kept by row."""
+
     def open(self, seq: EngineSequence) -> None:
         """Move the prompt's media rows to the device; see `ARRunner`."""
         inputs: ThinkerInputs = seq.request.inputs
         seq.state = Prompt(
             inputs.prepared, self.config, inputs.speaks, device=self.device, dtype=self.dtype
         )
+
+    def resume(self, seq: EngineSequence) -> None:
+        """The prompt is still there, and so are the tokens."""
+
+    def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
+        """Nothing."""
+
+    def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
+        """Nothing."""
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
         """Nothing streams into the Thinker."""
@@ -136,20 +150,20 @@ class ThinkerRunner:
         """Always: the next row is the sampled token's embedding."""
         return True
 
-    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
+    def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
-        batch = flatten(segments, self.device)
-        x = F.embedding(batch.ids, self._embeddings)
-        for patch in batch.media:
+        flat = flatten(batch.segments, self.device)
+        x = F.embedding(flat.ids, self._embeddings)
+        for patch in flat.media:
             x[patch.rows] = patch.values
         tap = None
-        if batch.deepstack or batch.captures:
-            tap = _LayerTap(batch.deepstack, batch.captures, self._capture_layer)
-        x = self._decoder(x, batch.positions, attend, tap)
+        if flat.deepstack or flat.captures:
+            tap = _LayerTap(flat.deepstack, flat.captures, self._capture_layer)
+        x = self._decoder(x, flat.positions, batch.attend, tap)
         if self._capture_normed:
-            for patch in batch.captures:
+            for patch in flat.captures:
                 patch.values.copy_(self._decoder.norm(x[patch.rows]))
-        return self._decoder.norm(x[batch.sampled_rows])
+        return self._decoder.norm(x[flat.sampled_rows])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ARRunner`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from omni_core.errors import OmniError
-from omni_core.types import FinishReason, RequestParams, SamplingParams
+from omni_core.types import FinishReason, IntArray, RequestParams, SamplingParams
 
 if TYPE_CHECKING:
     import torch
@@ -59,9 +59,24 @@ class EngineRequest:
     """Resolved: caller over checkpoint defaults. `max_tokens` is set; temperature 0 is greedy."""
     prompt_token_ids: tuple[int, ...] = ()
     """For repetition penalties over the prompt; empty when the prompt is rows, not tokens."""
+    row_keys: IntArray | None = None
+    """(prompt_len,): what decides each row's input. Two prompts whose keys are equal up to a row
+    have equal KV up to that row. Rows of text have their token id, rows of media a negative key of
+    their own. None: the prompt's KV is never shared."""
     strict_max_tokens: bool = False
     """The caller, not a default, chose `max_tokens`: refuse the request if prompt and `max_tokens`
     exceed the context, instead of ending the reply ("length") where the context ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log-probabilities of one sampled token, of the model's own distribution: before
+    penalties, bias, temperature and filters."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token, log-probability) of the likeliest, as many as `SamplingParams.logprobs` asks for,
+    the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +94,10 @@ class StepOutput:
     """The token may belong to a stop string; it is released (or not) by a later output."""
     released: tuple[int, ...] = ()
     """Tokens now certain to be part of the reply, in order; never end tokens or stop strings."""
+    logprobs: TokenLogprobs | None = None
+    """Of `token`, if the request asks for them."""
+    cached_tokens: int = 0
+    """Prompt rows whose KV was found in the prefix cache when the request was first admitted."""
     finish_reason: FinishReason | None = None
 
 
@@ -89,9 +108,23 @@ class EngineStats:
     waiting: int
     running: int
     kv_pages_used: int
+    """Held by running sequences."""
     kv_pages_total: int
     steps: int
     tokens: int
+    """Sampled."""
+    kv_pages_cached: int = 0
+    """Held by the prefix cache alone; given up when a sequence needs them."""
+    prompt_tokens: int = 0
+    """Prompt rows of admitted requests."""
+    prefix_hit_tokens: int = 0
+    """Those of them found in the prefix cache."""
+    cut_prompts: int = 0
+    """Steps that computed a part of a prompt and left the rest for later."""
+    retractions: int = 0
+    """Running sequences that had to give their KV to older ones and were admitted again."""
+    lookahead_steps: int = 0
+    """Steps launched before the tokens of the step before were known on the host."""
 
 
 class RequestFailedError(Exception):
@@ -142,10 +175,13 @@ class Sequence:
     """One request inside an engine. Runners keep their own state in `state`."""
 
     request: EngineRequest
+    row: int = -1
+    """Its place in the running batch, kept while it runs: where a runner keeps state on the device.
+    A sequence that was retracted may come back in another row."""
     computed: int = 0
     """Rows whose KV is in the cache."""
     tokens: list[int] = field(default_factory=list)
-    """Sampled so far."""
+    """Sampled so far, as far as the host knows."""
     state: Any = None
     """The runner's; set by `open`."""
 
@@ -155,18 +191,38 @@ class Sequence:
 
     @property
     def in_prefill(self) -> bool:
-        return self.computed < self.request.prompt_len
+        """Whether rows before the newest token's are to be computed: the prompt, and after a
+        retraction the tokens sampled before it."""
+        return self.computed < self.request.prompt_len + max(len(self.tokens) - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
-    """`count` consecutive rows of one sequence in a flat batch, from its row `start`."""
+    """`count` consecutive rows of one sequence in a flat batch, from its row `start`.
+
+    Row `prompt_len + i` is the input that follows sampled token i.
+    """
 
     seq: Sequence
     start: int
     count: int
     samples: bool
-    """The last row is sampled from (False for a prefill chunk that does not end the prompt)."""
+    """The last row is sampled from (False for a chunk that leaves rows for later)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """The rows of one forward, flat: one row of each decoding sequence, then chunks of prompts."""
+
+    segments: list[Segment]
+    decodes: int
+    """So many leading segments are the single row that follows the newest token."""
+    rows: torch.Tensor
+    """Int64 (decodes,): `Sequence.row` of each of them."""
+    tokens: torch.Tensor
+    """Int64 (decodes,): their newest tokens. With look-ahead the host does not know them yet, so a
+    runner reads them here and not in `Sequence.tokens`."""
+    attend: AttentionBatch
 
 
 class AttentionBatch(Protocol):
@@ -191,10 +247,29 @@ class ARRunner(Protocol):
     """Bool (vocab,): ids never sampled, whatever the request says; None for none."""
     feedback: bool
     """Needs `EngineCapabilities.feedback`."""
+    prefix_cache: bool
+    """KV may be shared between requests with equal `row_keys`."""
+    lookahead: bool
+    """The next row follows from the sampled token alone, so a step may be launched before the
+    tokens of the one before have reached the host."""
+
+    def prepare(self, rows: int) -> None:
+        """Called once, before anything else: `Sequence.row` will be below `rows`."""
 
     def open(self, seq: Sequence) -> None:
-        """Build `seq.state` from `seq.request` when the sequence is admitted. An OmniError fails
-        this request alone; `close` is then not called for it."""
+        """Build `seq.state` from `seq.request` when the sequence is first admitted. An OmniError
+        fails this request alone; `close` is then not called for it."""
+
+    def resume(self, seq: Sequence) -> None:
+        """The sequence was retracted and is admitted again, maybe in another row: all its rows up
+        to the newest token's will be asked for again."""
+
+    def keep(self, seq: Sequence, start: int, stop: int) -> Any:
+        """What must stay with the KV of rows `start`..`stop` in the prefix cache, for `restore`;
+        None for nothing."""
+
+    def restore(self, seq: Sequence, start: int, stop: int, kept: Any) -> None:
+        """These rows will not be computed, their KV was in the prefix cache with `kept`."""
 
     def feed(self, seq: Sequence, chunk: Any) -> None:
         """Take a streamed chunk (None: no more)."""
@@ -202,9 +277,9 @@ class ARRunner(Protocol):
     def ready(self, seq: Sequence) -> bool:
         """Whether the next row's input exists. Called before each decode step of the sequence."""
 
-    def forward(self, segments: list[Segment], attend: AttentionBatch) -> torch.Tensor:
-        """Run the flat batch (segments in order); returns (M, hidden), the final normed hidden
-        state of the last row of each segment with `samples`, in order."""
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Run a flat batch; returns (M, hidden), the final normed hidden state of the last row of
+        each segment with `samples`, in order."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(M, hidden) -> float32 (M, vocab), which the engine may overwrite."""

@@ -5,6 +5,7 @@ Knows engines and requests. Knows nothing of models: an `ARStage` does.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Protocol, assert_never
 
 from omni_core.engine.base import Engine, EngineRequest, RequestFailedError, StepOutput
@@ -49,16 +50,8 @@ class OmniScheduler:
 
     def stats(self) -> dict[str, float]:
         """Engine occupancy beside the stage's own counters."""
-        engine = self._engine.stats()
-        return {
-            "requests": self._entered,
-            "waiting": engine.waiting,
-            "running": len(self._requests),
-            "kv_pages_used": engine.kv_pages_used,
-            "kv_pages_total": engine.kv_pages_total,
-            "steps": engine.steps,
-            "tokens": engine.tokens,
-        }
+        engine = asdict(self._engine.stats())
+        return {**engine, "requests": self._entered, "running": len(self._requests)}
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
         for item in inbox.drain(block=not self._engine.runnable()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from omni_core.engine.base import (
     TORCH,
     ARRunner,
+    Batch,
     EngineRequest,
     EngineStats,
     RequestFailedError,
@@ -59,6 +61,7 @@ class TorchEngine:
             device=runner.device,
             dtype=runner.dtype,
         )
+        runner.prepare(rows)
         self._rules = LogitsRules(rows, runner.vocab_size, runner.suppress, runner.device)
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._running: dict[str, ActiveSequence] = {}
@@ -155,6 +158,7 @@ class TorchEngine:
     def _activate(self, seq: Sequence, kv_tokens: int) -> ActiveSequence:
         params, runner = seq.request.sampling, self._runner
         kv = self._cache.reserve(kv_tokens)
+        seq.row = kv.row
         end_ids = end_token_ids(params, runner.eos_token_ids)
         rules = RowRules.of(kv.row, params, end_ids, runner.device)
         self._rules.open(rules, seq.request.prompt_token_ids)
@@ -185,10 +189,18 @@ class TorchEngine:
                 budget -= batch[-1].count
         return batch
 
-    def _forward(self, batch: list[Segment]) -> torch.Tensor:
-        rows = [self._running[s.seq.request_id].kv.row for s in batch]
-        hidden = self._runner.forward(batch, PagedAttention(self._cache, batch, rows))
-        for segment in batch:
+    def _forward(self, segments: list[Segment]) -> torch.Tensor:
+        rows = [segment.seq.row for segment in segments]
+        decoding = [s.seq for s in takewhile(lambda s: bool(s.seq.tokens), segments)]
+        batch = Batch(
+            segments=segments,
+            decodes=len(decoding),
+            rows=torch.tensor(rows[: len(decoding)], device=self._cache.device),
+            tokens=torch.tensor([s.tokens[-1] for s in decoding], device=self._cache.device),
+            attend=PagedAttention(self._cache, segments, rows),
+        )
+        hidden = self._runner.forward(batch)
+        for segment in segments:
             segment.seq.computed += segment.count
         return hidden
 
