@@ -237,6 +237,14 @@ def test_no_checkpoint_is_told(tmp_path: Path) -> None:
         architectures(str(tmp_path / "missing"))
 
 
+def test_a_gguf_file_is_no_checkpoint_and_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    for given in (file, tmp_path):
+        with pytest.raises(ConfigError, match=r"gguf.*not supported; give the directory"):
+            architectures(str(given))
+
+
 def test_missing_cards_are_told_with_the_flag() -> None:
     stages = (replace(PIPELINE.variants["two"][0], gpu=(0, 3)), PIPELINE.variants["two"][1])
     assert devices.missing_cards(stages, 2) == [

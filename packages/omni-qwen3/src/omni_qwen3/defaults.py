@@ -11,6 +11,7 @@ from omni_core.specs import ModelInfo
 from omni_core.types import SamplingParams
 from omni_qwen3.config import parse_config
 from omni_qwen3.files import has_file, read_json
+from omni_qwen3.quantization import refuse_quantised
 
 NO_TALKER = "this checkpoint has no Talker (its config.json has no talker_config, or says no audio)"
 """Of Thinking and Captioner checkpoints, which answer in text."""
@@ -71,7 +72,8 @@ def eos_token_ids(model_path: str) -> frozenset[int]:
 
 
 def describe(model_path: str) -> ModelInfo:
-    """Context length, voices and modalities of a checkpoint."""
+    """Context length, voices and modalities of a checkpoint; ConfigError if it is quantised."""
+    refuse_quantised(model_path)
     config = read_json(model_path, "config.json")
     parsed = parse_config(config)
     speaks = parsed.talker is not None

@@ -8,7 +8,7 @@ and at most one tensor more. On torch's meta device all is checked and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,11 +17,12 @@ import torch
 
 from omni_core.errors import ConfigError
 from omni_qwen3.files import has_file, read_json
+from omni_qwen3.quantization import refuse_quantised
 from omni_qwen3.tensorfile import TensorFile
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-REPORTS_PER_LOAD = 20
+REPORTS_PER_LOAD = 100
 LISTED = 5
 """Of many missing things, so many are named."""
 
@@ -35,9 +36,11 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class Checkpoint:
-    """The tensors of a checkpoint directory; a context manager that closes its files."""
+    """The tensors of a checkpoint directory; a context manager that closes its files. ConfigError
+    if the checkpoint is quantised or has no weights that can be read."""
 
     def __init__(self, model_path: str) -> None:
+        refuse_quantised(model_path)
         self._directory = Path(model_path)
         self._files: dict[str, TensorFile] = {}
         self._file_of = self._index(model_path)
@@ -147,7 +150,7 @@ class Weights:
     """One part of a checkpoint as tensors of one dtype on one device.
 
     Every tensor must have the shape that is asked for, and counts towards the progress given to
-    `report` as "loading weights DONE/TOTAL".
+    `report` as "loading weights DONE/TOTAL bytes".
     """
 
     def __init__(
@@ -163,8 +166,8 @@ class Weights:
         self.device = device
         self.dtype = dtype
         self._report = report
-        self._total = len(names)
-        self._unread = set(names)
+        self._unread = {name: checkpoint.file(name).size_bytes(name) for name in names}
+        self._done_bytes, self._total_bytes = 0, sum(self._unread.values())
 
     def tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """One tensor by its full name."""
@@ -212,11 +215,15 @@ class Weights:
             file.read_into(out, name)
         elif not out.is_meta:
             out.copy_(file.read(name))
-        self._unread.discard(name)
-        done = self._total - len(self._unread)
-        every = max(1, self._total // REPORTS_PER_LOAD)
-        if done % every == 0 or done == self._total:
-            self._report(f"loading weights {done}/{self._total}")
+        self._count(self._unread.pop(name))
+
+    def _count(self, size_bytes: int) -> None:
+        before, self._done_bytes = self._done_bytes, self._done_bytes + size_bytes
+        steps = [
+            done * REPORTS_PER_LOAD // self._total_bytes for done in (before, self._done_bytes)
+        ]
+        if steps[0] < steps[1]:
+            self._report(f"loading weights {self._done_bytes}/{self._total_bytes} bytes")
 
     def _check(self, file: TensorFile, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._unread:
@@ -249,7 +256,7 @@ def open_weights(
     )
 
 
-def _some(names: Sequence[str] | set[str]) -> str:
+def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
     return ", ".join(listed[:LISTED]) + more

@@ -17,12 +17,20 @@ def architectures(model_path: str) -> tuple[str, ...]:
     try:
         config = json.loads(path.read_bytes())
     except OSError as exc:
-        raise ConfigError(
-            f"{model_path} holds no config.json; give the directory of a downloaded checkpoint"
-        ) from exc
+        raise ConfigError(f"{model_path} {_lacks_config(Path(model_path))}") from exc
     except ValueError as exc:
         raise ConfigError(f"{path} is not JSON: {exc}") from exc
     found = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise ConfigError(f"{path} is not a model config with an 'architectures' list")
     return tuple(found)
+
+
+def _lacks_config(path: Path) -> str:
+    """What is there instead of config.json, and what to give."""
+    if path.suffix == ".gguf" or any(path.glob("*.gguf")):
+        return (
+            "is in gguf, a format of quantised weights that is not supported; give the directory "
+            "of the checkpoint it was made from, in safetensors"
+        )
+    return "holds no config.json; give the directory of a downloaded checkpoint"
