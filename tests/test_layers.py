@@ -26,7 +26,8 @@ MAY_IMPORT = {
 CORE_LAYERS = (
     {"errors", "types"},
     {"specs", "messages", "addresses", "media"},
-    {"hub", "hookspecs", "graph", "validate", "relay", "codec", "scheduler", "engine", "devices"},
+    {"hub", "hookspecs", "graph", "validate", "relay", "codec"}
+    | {"scheduler", "engine", "devices", "steps"},
     {"plugins", "config", "stage"},
     {"coordinator"},
     {"pipeline"},
@@ -34,7 +35,7 @@ CORE_LAYERS = (
 )
 
 #: Modules of core that may import torch, anywhere in the file; the others never do.
-TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py")
+TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py", "steps/")
 
 #: Distributions whose modules have another name.
 IMPORT_NAMES = {"pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}

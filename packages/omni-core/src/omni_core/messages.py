@@ -54,6 +54,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     model_path: str
     ar_engine: str
+    compile: str = "off"
     stages: tuple[StageDoc, ...]
     """Those of this process, to be built in this order."""
     home: dict[str, str]

@@ -79,6 +79,7 @@ class Pipeline:
         device: str | None = None,
         dtype: str | None = None,
         ar_engine: str | None = None,
+        compile: str | None = None,
         layout: Layout | None = None,
         overrides: Mapping[str, str] | None = None,
         config: ConfigFile | None = None,
@@ -93,7 +94,7 @@ class Pipeline:
         Raises a ConfigError that lists every problem.
         """
         flags = {"variant": variant, "device": device, "dtype": dtype}
-        flags |= {"ar_engine": ar_engine, "layout": layout}
+        flags |= {"ar_engine": ar_engine, "compile": compile, "layout": layout}
         file = config or ConfigFile()
         directory = checkpoint_directory(checkpoint_path(model_path, file))
         pipeline = (plugins or Plugins().discover()).pipeline_for(architectures(directory))
@@ -186,6 +187,7 @@ def _plan(model_path: str, resolved: Resolved) -> Plan:
         entry=resolved.pipeline.entry,
         dtype=resolved.settings["dtype"].value,
         ar_engine=resolved.settings["ar_engine"].value,
+        compile=resolved.settings["compile"].value,
     )
 
 

@@ -129,5 +129,8 @@ class StageContext:
     """A torch dtype name: "float32", "bfloat16"."""
     ar_engine: str
     """"torch" or "sglang", already resolved from "auto"."""
+    compile: str = "off"
+    """"off", "background" or "wait": whether faster implementations of the stage's hot steps are
+    made, and whether start-up waits for them (`omni_core.steps`)."""
     report: Callable[[str], None]
     """Say what start-up is doing ("loading weights 3/8"); shown to the operator."""

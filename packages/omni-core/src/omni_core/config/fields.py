@@ -50,6 +50,8 @@ def choice(meaning: str, *choices: str) -> Field:
     """One of a few words."""
 
     def store(value: object) -> str:
+        if value is False and "off" in choices:
+            return "off"  # which is false to YAML, unless it is quoted
         if value in choices and isinstance(value, str):
             return value
         raise ValueError
@@ -156,6 +158,13 @@ PIPELINE_FIELDS: Final[Mapping[str, Field]] = {
         "per-stage",
     ),
     "ar_engine": choice("engine of the autoregressive stages", "auto", "torch", "sglang"),
+    "compile": choice(
+        "whether hot steps are replaced by compiled ones (CPU) or CUDA graphs: never, while "
+        "requests are served, or before the first one",
+        "off",
+        "background",
+        "wait",
+    ),
 }
 """Settings of a whole pipeline, at the top of the file and `--name` on the command line."""
 

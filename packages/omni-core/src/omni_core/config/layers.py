@@ -129,6 +129,7 @@ def _settings(
     """The checked settings of the pipeline; for what is wrong, the default stands in."""
     settings = {name: Setting(value="auto", source=DEFAULT) for name in PIPELINE_FIELDS}
     settings["variant"] = Setting(value=pipeline.default_variant, source=PLUGIN)
+    settings["compile"] = Setting(value="background", source=DEFAULT)
     for name, spec in PIPELINE_FIELDS.items():
         given = _given(name, asked)
         if given is None:

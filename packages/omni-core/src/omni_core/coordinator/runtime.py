@@ -77,6 +77,7 @@ class Plan:
     entry: str
     dtype: str
     ar_engine: str
+    compile: str = "off"
 
     @property
     def processes(self) -> dict[str, list[StageConfig]]:
@@ -262,6 +263,7 @@ class Runtime:
                 version=PROTOCOL_VERSION,
                 model_path=self._plan.model_path,
                 ar_engine=self._plan.ar_engine,
+                compile=self._plan.compile,
                 stages=tuple(
                     to_doc(
                         stage,

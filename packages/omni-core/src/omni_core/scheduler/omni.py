@@ -5,6 +5,7 @@ Knows engines and requests. Knows nothing of models: an `ARStage` does.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Protocol, assert_never
 
@@ -34,9 +35,16 @@ class OmniScheduler:
     What the stage raises for one request fails that request; what a step raises ends the loop.
     """
 
-    def __init__(self, engine: Engine, stage: ARStage) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stage: ARStage,
+        more_stats: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """`more_stats` are numbers of whatever the runner uses; `stats` adds them to its own."""
         self._engine = engine
         self._stage = stage
+        self._more_stats = more_stats
         self._requests: dict[str, EngineRequest] = {}
         self._entered = 0
 
@@ -51,7 +59,8 @@ class OmniScheduler:
     def stats(self) -> dict[str, float]:
         """Engine occupancy beside the stage's own counters."""
         engine = asdict(self._engine.stats())
-        return {**engine, "requests": self._entered, "running": len(self._requests)}
+        mine = {"requests": self._entered, "running": len(self._requests)}
+        return {**engine, **self._more_stats(), **mine}
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
         for item in inbox.drain(block=not self._engine.runnable()):

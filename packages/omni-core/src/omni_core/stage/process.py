@@ -202,6 +202,7 @@ class StageProcess:
             device=doc.device,
             dtype=doc.dtype,
             ar_engine=setup.ar_engine,
+            compile=setup.compile,
             report=report,
         )
 
