@@ -17,6 +17,7 @@ SENDABLE = [
     errors.StageError,
     errors.StageDiedError,
     errors.NotReadyError,
+    errors.OutOfMemoryError,
     errors.PluginError,
     errors.ProtocolError,
 ]
@@ -35,10 +36,12 @@ def test_an_error_survives_the_wire(kind: type[OmniError]) -> None:
 
 
 def test_statuses_and_retryability() -> None:
-    assert [kind.status for kind in SENDABLE] == [400, 400, 400, 404, 413, 500, 503, 503, 500, 500]
+    statuses = [400, 400, 400, 404, 413, 500, 503, 503, 503, 500, 500]
+    assert [kind.status for kind in SENDABLE] == statuses
     assert [kind for kind in SENDABLE if kind.retryable] == [
         errors.StageDiedError,
         errors.NotReadyError,
+        errors.OutOfMemoryError,
     ]
 
 

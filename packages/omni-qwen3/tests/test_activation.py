@@ -16,6 +16,7 @@ from omni_core.specs import StageConfig, StageContext
 from omni_core.types import RequestParams
 from omni_qwen3 import activation, encoders
 from omni_qwen3.activation import audio_bytes, cut_clips, cut_grids, vision_patch_bytes
+from omni_qwen3.rowkeys import media_key
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import AudioConfig, VisionConfig
 from omni_qwen3.towers.vision import VisionTower
@@ -135,15 +136,20 @@ def test_cut_clips_hold_all_frames_in_order(most: int) -> None:
 
 def visual(grids: list[list[int]]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    patches = rng.standard_normal((sum(map(math.prod, grids)), PATCH)).astype(np.float32)
-    names = [f"messages[0].content[{item}]" for item in range(len(grids))]
-    return {"pixel_values": patches, "grid_thw": np.array(grids), "params": names}
+    patches = [rng.standard_normal((math.prod(grid), PATCH)).astype(np.float32) for grid in grids]
+    return {
+        "pixel_values": patches,
+        "encoded": [None] * len(grids),
+        "grid_thw": np.array(grids),
+        "params": [f"messages[0].content[{item}]" for item in range(len(grids))],
+        "keys": [media_key(item.tobytes()) for item in patches],
+    }
 
 
-def counted(encoder: Any) -> list[int]:
+def counted(cached: Any) -> list[int]:
     """Calls of an encoder's tower from now on, by the size of their first input."""
     calls: list[int] = []
-    encoder._tower.register_forward_pre_hook(
+    cached.encoder._tower.register_forward_pre_hook(
         lambda module, args: calls.append(
             args[0].shape[-1] if len(args[0]) == 128 else len(args[0])
         )
@@ -158,7 +164,7 @@ def test_cut_pictures_and_videos_equal_the_whole(tiny_checkpoint: str) -> None:
     }
     work = Work("r", RequestParams(), payload)
     whole_encoder = encoders.load_image(context(tiny_checkpoint))
-    patch = vision_patch_bytes(whole_encoder._tower.config, 4)
+    patch = vision_patch_bytes(whole_encoder.encoder._tower.config, 4)
     cut_encoder = encoders.load_image(context(tiny_checkpoint, activation_budget_bytes=70 * patch))
     whole_calls, cut_calls = counted(whole_encoder), counted(cut_encoder)
     (whole,), (cut,) = whole_encoder([work]), cut_encoder([work])
@@ -170,7 +176,7 @@ def test_cut_pictures_and_videos_equal_the_whole(tiny_checkpoint: str) -> None:
 
 def test_a_picture_over_the_budget_is_refused_by_name(tiny_checkpoint: str) -> None:
     encoder = encoders.load_image(context(tiny_checkpoint))
-    patch = vision_patch_bytes(encoder._tower.config, 4)
+    patch = vision_patch_bytes(encoder.encoder._tower.config, 4)
     small = encoders.load_image(context(tiny_checkpoint, activation_budget_bytes=63 * patch))
     fits, large = visual([[4, 4, 4]]), visual([[1, 4, 4], [1, 8, 8]])
     works = [
@@ -189,11 +195,18 @@ def test_a_picture_over_the_budget_is_refused_by_name(tiny_checkpoint: str) -> N
 )
 def test_cut_sound_equals_the_whole(tiny_checkpoint: str, lengths: list[int]) -> None:
     rng = np.random.default_rng(1)
-    features = rng.standard_normal((128, sum(lengths))).astype(np.float32)
-    audio = {"input_features": features, "lengths": np.array(lengths)}
+    clips = [rng.standard_normal((128, frames)).astype(np.float32) for frames in lengths]
+    audio = {
+        "input_features": clips,
+        "encoded": [None] * len(clips),
+        "padded_samples": 0,
+        "lengths": np.array(lengths),
+        "params": ["messages[0].content[0]"] * len(clips),
+        "keys": [media_key(clip.tobytes()) for clip in clips],
+    }
     work = Work("r", RequestParams(), {"audio": audio})
     whole_encoder = encoders.load_audio(context(tiny_checkpoint))
-    budget = audio_bytes(whole_encoder._tower.config, 4).of(3)
+    budget = audio_bytes(whole_encoder.encoder._tower.config, 4).of(3)
     cut_encoder = encoders.load_audio(context(tiny_checkpoint, activation_budget_bytes=budget))
     calls = counted(cut_encoder)
     (whole,), (cut,) = whole_encoder([work]), cut_encoder([work])

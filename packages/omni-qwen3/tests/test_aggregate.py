@@ -37,9 +37,21 @@ def prompt(**media: Any) -> dict[str, Any]:
 
 def visual(*places: int) -> dict[str, Any]:
     return {
-        "pixel_values": np.ones((4 * len(places), 6), dtype=np.float32),
+        "pixel_values": [np.ones((4 * len(places), 6), dtype=np.float32)],
+        "encoded": [None],
         "grid_thw": np.array([[1, 2, 2 * len(places)]]),
         "rows": rows(*places),
+        "row_keys": -rows(*places),
+    }
+
+
+def sound(*places: int) -> dict[str, Any]:
+    return {
+        "input_features": [np.zeros((128, 16), np.float32)],
+        "encoded": [None],
+        "lengths": rows(16),
+        "rows": rows(*places),
+        "row_keys": -rows(*places),
     }
 
 
@@ -71,11 +83,7 @@ def test_every_row_gets_its_own_features_in_ascending_order() -> None:
     source = prompt(
         image=visual(4, 5),
         video={**visual(1, 9), "second_per_grid": [1.0]},
-        audio={
-            "input_features": np.zeros((128, 16), np.float32),
-            "lengths": rows(16),
-            "rows": rows(2, 7),
-        },
+        audio=sound(2, 7),
     )
     merged = merge(
         {
@@ -86,6 +94,7 @@ def test_every_row_gets_its_own_features_in_ascending_order() -> None:
     )
     assert merged["media_index"].tolist() == [1, 2, 4, 5, 7, 9]
     assert merged["media_embeds"][:, 0].tolist() == [1, 2, 4, 5, 7, 9]
+    assert merged["media_row_keys"].tolist() == [-1, -2, -4, -5, -7, -9]
     assert merged["visual_index"].tolist() == [1, 4, 5, 9]
     for level in range(LEVELS):
         expected = [place + 100 * level for place in (1, 4, 5, 9)]
@@ -99,7 +108,7 @@ def test_every_row_gets_its_own_features_in_ascending_order() -> None:
 def test_sound_alone_has_no_visual_keys() -> None:
     merged = merge(
         {
-            "preprocessing": prompt(audio={"lengths": rows(16), "rows": rows(3, 4)}),
+            "preprocessing": prompt(audio=sound(3, 4)),
             "audio_encoder": {"audio": torch.zeros(2, HIDDEN)},
         }
     )
@@ -108,14 +117,13 @@ def test_sound_alone_has_no_visual_keys() -> None:
 
 
 def test_each_target_sees_only_what_it_needs() -> None:
-    audio = {"input_features": np.zeros((128, 16)), "lengths": rows(16), "rows": rows(2)}
-    source = prompt(image=visual(4), audio=audio)
+    source = prompt(image=visual(4), audio=sound(2))
     assert set(image_encoder_input(source)) == {"image"}
     assert set(audio_encoder_input(source)) == {"audio"}
     small = without_media_arrays(source)
     assert set(small) == set(source)
-    assert set(small["image"]) == {"grid_thw", "rows"}
-    assert set(small["audio"]) == {"lengths", "rows"}
+    assert set(small["image"]) == {"grid_thw", "rows", "row_keys"}
+    assert set(small["audio"]) == {"lengths", "rows", "row_keys"}
     assert "pixel_values" in source["image"]
 
 

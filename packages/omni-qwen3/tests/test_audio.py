@@ -36,15 +36,12 @@ def test_features_equal_transformers(
         clips, sampling_rate=16000, padding=True, truncation=False, return_attention_mask=True
     )
     mask = np.asarray(expected["attention_mask"])
-    packed, lengths = features(clips)
-    assert packed.dtype == np.float32
-    assert lengths.tolist() == mask.sum(axis=1).tolist()
-    begin = 0
-    for index, length in enumerate(lengths):
-        mel = np.asarray(expected["input_features"][index])[:, :length]
-        np.testing.assert_array_equal(packed[:, begin : begin + length], mel)
-        begin += length
-    assert packed.shape == (128, begin)
+    made = features(clips, max(samples))
+    lengths = [features.frames(count, max(samples)) for count in samples]
+    assert lengths == mask.sum(axis=1).tolist()
+    for mel, theirs, length in zip(made, expected["input_features"], lengths, strict=True):
+        assert (mel.dtype, mel.shape) == (np.float32, (128, length))
+        np.testing.assert_array_equal(mel, np.asarray(theirs)[:, :length])
 
 
 def test_silence_and_loud_sound_equal_transformers(
@@ -53,10 +50,9 @@ def test_silence_and_loud_sound_equal_transformers(
     clips = [np.zeros(4000, np.float32), 30 * sound(3200)]
     extractor = WhisperFeatureExtractor.from_pretrained(tiny_checkpoint)
     expected = extractor(clips, sampling_rate=16000, padding=True, truncation=False)
-    packed, lengths = features(clips)
-    assert lengths.tolist() == [25, 20]
-    np.testing.assert_array_equal(packed[:, :25], expected["input_features"][0])
-    np.testing.assert_array_equal(packed[:, 25:], expected["input_features"][1][:, :20])
+    silence, loud = features(clips, 4000)
+    np.testing.assert_array_equal(silence, expected["input_features"][0])
+    np.testing.assert_array_equal(loud, expected["input_features"][1][:, :20])
 
 
 def test_a_checkpoint_that_dithers_is_refused(tiny_checkpoint: str, tmp_path: Path) -> None:
@@ -69,8 +65,21 @@ def test_a_checkpoint_that_dithers_is_refused(tiny_checkpoint: str, tmp_path: Pa
 
 
 def test_a_clip_beyond_thirty_seconds_is_not_cut(features: AudioFeatures) -> None:
-    _, lengths = features([sound(16000 * 31)])
-    assert lengths.tolist() == [3100]
+    [mel] = features([sound(16000 * 31)], 16000 * 31)
+    assert mel.shape == (128, 3100)
+
+
+@pytest.mark.parametrize("samples", [201, 4000, 8077, 16000])
+def test_silence_beyond_the_padding_that_counts_changes_nothing(
+    features: AudioFeatures, samples: int
+) -> None:
+    clip = sound(samples)
+    clip[-40:] += 3.0  # the loudest point, which the last kept frame sees least of
+    enough = samples + features.padding(samples, 1 << 40)
+    [least], [more] = features([clip], enough), features([clip], 40_000)
+    np.testing.assert_allclose(more, least, atol=1e-5)
+    [tight] = features([clip], samples)
+    assert tight.shape != least.shape or np.abs(tight - least).max() > 1e-3
 
 
 def test_no_sound_and_too_little_sound_are_media_errors(features: AudioFeatures) -> None:

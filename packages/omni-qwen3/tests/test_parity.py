@@ -28,6 +28,7 @@ from omni_qwen3 import aggregate, encoders, talker, thinker
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
+from omni_qwen3.rowkeys import item_row_keys, media_key
 
 MAX_TEXT, MAX_FRAMES = 20, 24
 GREEDY = RequestParams(
@@ -130,7 +131,12 @@ def make_inputs(case: Case, tokenizer: Any, config: PromptConfig, end_id: int) -
             continue
         grid_thw = np.array(grids)
         patches = rng.standard_normal((grid_thw.prod(axis=1).sum(), 1536)).astype(np.float32)
-        prompt[kind] = {"pixel_values": patches, "grid_thw": grid_thw, "rows": rows_of(ids, token)}
+        items = np.split(patches, grid_thw.prod(axis=1).cumsum()[:-1])
+        prompt[kind] = {
+            "pixel_values": items,
+            "grid_thw": grid_thw,
+            **described(items, rows_of(ids, token)),
+        }
         reference["pixel_values" + suffix] = torch.from_numpy(patches)
         reference[f"{kind}_grid_thw"] = torch.from_numpy(grid_thw)
     if case.videos:
@@ -150,6 +156,18 @@ def make_inputs(case: Case, tokenizer: Any, config: PromptConfig, end_id: int) -
     return Inputs(prompt, reference)
 
 
+def described(items: list[Any], rows: Any) -> dict[str, Any]:
+    """What payloads say of items beside their content and size."""
+    keys = [media_key(item.tobytes()) for item in items]
+    return {
+        "encoded": [None] * len(items),
+        "params": ["messages"] * len(items),
+        "keys": keys,
+        "rows": rows,
+        "row_keys": item_row_keys(keys[0], len(rows)),
+    }
+
+
 def _add_audio(
     case: Case,
     rng: np.random.Generator,
@@ -160,10 +178,12 @@ def _add_audio(
     lengths = np.array(case.audio)
     padded = rng.standard_normal((len(lengths), 128, lengths.max())).astype(np.float32)
     mask = np.arange(lengths.max()) < lengths[:, None]
+    clips = [clip[:, :frames] for clip, frames in zip(padded, lengths, strict=True)]
     prompt["audio"] = {
-        "input_features": padded.transpose(1, 0, 2)[:, mask],
+        "input_features": clips,
+        "padded_samples": 0,
         "lengths": lengths,
-        "rows": rows,
+        **described(clips, rows),
     }
     reference["input_features"] = torch.from_numpy(padded)
     reference["feature_attention_mask"] = torch.from_numpy(mask.astype(np.int64))

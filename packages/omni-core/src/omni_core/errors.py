@@ -9,6 +9,7 @@ OmniError                      status  retryable
 ├── StageError                 500     no    a stage failed on one request
 ├── StageDiedError             503     yes   the process of a stage ended under the request
 ├── NotReadyError              503     yes   the pipeline is starting, degraded or closing
+├── OutOfMemoryError           503     yes   a device's memory did not suffice for this request
 ├── ConfigError                500     no    configuration; lists every problem it found
 ├── PluginError                500     no    a plugin failed to load or clashes with another
 └── ProtocolError              500     no    two processes speak different message versions
@@ -114,6 +115,14 @@ class NotReadyError(OmniError):
     default_code = "not_ready"
 
 
+class OutOfMemoryError(OmniError):
+    """The memory of a device did not suffice for this request; others, and the stage, go on."""
+
+    status = 503
+    retryable = True
+    default_code = "out_of_memory"
+
+
 class ConfigError(OmniError):
     """Configuration is wrong; `problems` lists all that was found, one sentence each."""
 
@@ -147,6 +156,7 @@ _KINDS: dict[str, type[OmniError]] = {
         StageError,
         StageDiedError,
         NotReadyError,
+        OutOfMemoryError,
         PluginError,
         ProtocolError,
     )

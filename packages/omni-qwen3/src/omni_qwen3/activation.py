@@ -14,6 +14,7 @@ import torch
 
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
+from omni_qwen3.options import whole_number
 from omni_qwen3.towers.config import AudioConfig, VisionConfig
 
 OPTION = "activation_budget_bytes"
@@ -33,10 +34,8 @@ def activation_budget(ctx: StageContext, device: torch.device) -> int:
     beside the weights (half of the free memory without a fraction), and 4 GiB on a CPU.
     """
     name, fraction = ctx.stage.name, ctx.stage.memory_fraction
-    given = ctx.stage.options.get(OPTION)
+    given = whole_number(ctx.stage, OPTION, None)
     if given is not None:
-        if type(given) is not int or given < 1:
-            raise ConfigError(f"stage {name!r}: {OPTION} must be a whole number, not {given!r}")
         return given
     if device.type != "cuda":
         return CPU_BUDGET_BYTES

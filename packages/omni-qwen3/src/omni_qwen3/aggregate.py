@@ -58,7 +58,15 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
     media += [(rows, features["embeds"]) for rows, features in visual]
     if media:
         prepared["media_index"], prepared["media_embeds"] = _in_prompt_order(media, dim=0)
+        prepared["media_row_keys"] = _row_keys(prompt)
     return cast(Payload, prepared)
+
+
+def _row_keys(prompt: Prompt) -> IntArray:
+    """Keys of all media rows, in prompt order."""
+    parts = [prompt[kind] for kind in ("audio", "image", "video") if kind in prompt]
+    order = np.argsort(np.concatenate([part["rows"] for part in parts]))
+    return np.concatenate([part["row_keys"] for part in parts])[order]
 
 
 def _in_prompt_order(parts: list[tuple[IntArray, Any]], dim: int) -> tuple[IntArray, Any]:

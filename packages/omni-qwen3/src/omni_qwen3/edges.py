@@ -14,18 +14,18 @@ def route_prompt(params: RequestParams, payload: Payload) -> tuple[str, ...]:
 
 
 def image_encoder_input(payload: Payload) -> Payload:
-    """The patches of images and videos."""
+    """The images and videos."""
     return {kind: payload[kind] for kind in ("image", "video") if kind in payload}
 
 
 def audio_encoder_input(payload: Payload) -> Payload:
-    """The mel frames."""
+    """The clips."""
     return {"audio": payload["audio"]}
 
 
 def without_media_arrays(payload: Payload) -> Payload:
     """A `Prompt` without what only encoders read, which is nearly all of its bytes."""
-    large = ("pixel_values", "input_features")
+    large = ("pixel_values", "input_features", "encoded")
     return {
         key: {name: part for name, part in value.items() if name not in large}
         if isinstance(value, dict)

@@ -1,33 +1,31 @@
-"""The encoder stages: the vision and audio towers, batched over requests.
+"""The encoder stages: the vision and audio towers behind a cache, batched over requests.
 
-Knows tower inputs and how their outputs split back into requests. Knows nothing of prompts, of
-decoding media, or of the rest of the model, whose weights are not read.
+Knows items with keys, and what to do when memory runs out. Knows nothing of what an item is
+(`encode_image`, `encode_audio`), of prompts, or of the rest of the model, whose weights are not
+read.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
-import numpy as np
 import torch
 
-from omni_core.errors import ConfigError, OmniError, RequestError, StageError
+from omni_core.errors import OmniError, OutOfMemoryError
 from omni_core.scheduler.base import Scheduler, Work
+from omni_core.scheduler.cache import LRU, SharedResults
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
 from omni_core.types import FloatArray, Payload
-from omni_qwen3.activation import (
-    OPTION,
-    activation_budget,
-    audio_bytes,
-    cut_clips,
-    cut_grids,
-    vision_patch_bytes,
-)
-from omni_qwen3.payloads import Audio, Features, Prompt, Visual, VisualFeatures
-from omni_qwen3.preprocess.audio import audio_tokens
+from omni_qwen3.activation import activation_budget
+from omni_qwen3.encode_audio import AudioEncoder, Clip
+from omni_qwen3.encode_image import ImageEncoder, VisualItem
+from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
+from omni_qwen3.payloads import VisualFeatures
+from omni_qwen3.preprocess.again import MediaAgain
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import audio_config, vision_config
 from omni_qwen3.towers.vision import VisionTower
@@ -35,195 +33,189 @@ from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 VISION_WEIGHTS = "thinker.visual."
 AUDIO_WEIGHTS = "thinker.audio_tower."
-KINDS = ("image", "video")
-"""Inputs of the vision tower, by payload key."""
+CACHE_BYTES = "cache_bytes"
+DEFAULT_CACHE_BYTES = 4 * 1024**3
+MAX_BATCH_PATCHES = "max_batch_patches"
+DEFAULT_MAX_BATCH_PATCHES = 16_384
+"""Four pictures of a megapixel; more would keep a small one waiting."""
+MAX_BATCH_FRAMES = "max_batch_frames"
+DEFAULT_MAX_BATCH_FRAMES = 24_000
+"""Four minutes of sound."""
+_OUT_OF_MEMORY: Final = ("DefaultCPUAllocator: can't allocate memory", "ALLOC_FAILED")
+
+log = logging.getLogger("omni.qwen3")
+
+
+class Item(Protocol):
+    """One image, video or clip of a request."""
+
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def param(self) -> str: ...
+    @property
+    def content(self) -> FloatArray | None: ...
+
+
+ItemT = TypeVar("ItemT", bound=Item)
+V = TypeVar("V")
+
+
+class ItemEncoder(Protocol[ItemT, V]):
+    """Makes features of items."""
+
+    too_large: str
+    """What a caller can do about an item that does not fit the memory."""
+
+    def cost(self, payload: Payload) -> int:
+        """What encoding all items of a request takes, in units of the encoder's own."""
+
+    def items(self, payload: Payload) -> list[ItemT]:
+        """The items of a request; OmniError for one that can never be encoded."""
+
+    def encode(self, items: Sequence[ItemT]) -> list[V]:
+        """Features of each item, on the CPU, whoever shares the batch."""
+
+    def join(self, items: Sequence[ItemT], made: Sequence[V]) -> Payload:
+        """The features of one request."""
+
+    def size_bytes(self, made: V) -> int:
+        """Memory of one item's features."""
 
 
 def build_image(ctx: StageContext) -> Scheduler:
     """The image_encoder stage: images and videos."""
-    return _scheduler(ctx, load_image(ctx))
+    most = whole_number(ctx.stage, MAX_BATCH_PATCHES, DEFAULT_MAX_BATCH_PATCHES)
+    return _scheduler(ctx, load_image(ctx), most)
 
 
 def build_audio(ctx: StageContext) -> Scheduler:
     """The audio_encoder stage."""
-    return _scheduler(ctx, load_audio(ctx))
+    most = whole_number(ctx.stage, MAX_BATCH_FRAMES, DEFAULT_MAX_BATCH_FRAMES)
+    return _scheduler(ctx, load_audio(ctx), most)
 
 
-def load_image(ctx: StageContext) -> ImageEncoder:
-    """The checkpoint's vision tower."""
+def load_image(ctx: StageContext) -> CachedEncoder[VisualItem, VisualFeatures]:
+    """The checkpoint's vision tower, with a cache."""
     with torch.device("meta"):
         tower = VisionTower(vision_config(ctx.model_path))
     weights = _load(ctx, tower, VISION_WEIGHTS)
-    return ImageEncoder(tower, weights, activation_budget(ctx, weights.device))
+    budget = activation_budget(ctx, weights.device)
+    return _cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
 
 
-def load_audio(ctx: StageContext) -> AudioEncoder:
-    """The checkpoint's audio tower."""
+def load_audio(ctx: StageContext) -> CachedEncoder[Clip, torch.Tensor]:
+    """The checkpoint's audio tower, with a cache."""
     with torch.device("meta"):
         tower = AudioTower(audio_config(ctx.model_path))
     weights = _load(ctx, tower, AUDIO_WEIGHTS)
-    return AudioEncoder(tower, weights, activation_budget(ctx, weights.device))
+    budget = activation_budget(ctx, weights.device)
+    return _cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
 
 
-class ImageEncoder:
-    """`Prompt`s with images or videos to `Features`, in calls that keep to a memory budget."""
+class CachedEncoder(Generic[ItemT, V]):
+    """`Prompt`s with media to `Features`; equal items are encoded once. Safe to share by threads.
 
-    def __init__(self, tower: VisionTower, weights: Weights, budget_bytes: int) -> None:
-        config = tower.config
-        self._tower = tower
-        self._merged = config.spatial_merge_size**2
-        self._patch_pixels = config.patch_size**2
-        self._device, self._dtype = weights.device, weights.dtype
-        self._max_patches = budget_bytes // vision_patch_bytes(config, self._dtype.itemsize)
+    A batch the memory does not suffice for is halved until it does; an item that is too much by
+    itself fails its request.
+    """
 
-    @torch.inference_mode()
-    def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
-        """As few tower calls for all items of all requests as the budget allows.
-
-        A picture of one item attends to itself alone, so calls may be cut between any two.
-        RequestError for a picture that is over the budget by itself.
-        """
-        results: list[Payload | OmniError] = []
-        items: list[tuple[Payload, str, Visual]] = []
-        for work in works:
-            visuals = {kind: work.payload[kind] for kind in KINDS if kind in work.payload}
-            refusal = self._refusal(visuals.values())
-            features: Payload = {}
-            results.append(refusal or features)
-            if refusal is None:
-                items += [(features, kind, visual) for kind, visual in visuals.items()]
-        encoded = self._encode([visual for _, _, visual in items]) if items else []
-        for (features, kind, _), made in zip(items, encoded, strict=True):
-            features[kind] = made
-        return results
-
-    def _refusal(self, visuals: Iterable[Visual]) -> OmniError | None:
-        for visual in visuals:
-            patches = int(visual["grid_thw"].prod(axis=1).sum())
-            if patches != len(visual["pixel_values"]):
-                return StageError(
-                    f"{len(visual['pixel_values'])} patches do not fill the grids' {patches}"
-                )
-            for index, (_, height, width) in enumerate(visual["grid_thw"].tolist()):
-                if height * width > self._max_patches:
-                    return self._too_large(height * width, visual["params"][index])
-        return None
-
-    def _too_large(self, patches: int, param: str) -> RequestError:
-        pixels, most = patches * self._patch_pixels, self._max_patches * self._patch_pixels
-        return RequestError(
-            f"one picture of {param} has {pixels} pixels after resizing, more than the {most} this "
-            "server has memory to encode at once; lower max_pixels or send a smaller one",
-            param=param,
+    def __init__(self, encoder: ItemEncoder[ItemT, V], *, max_entries: int, max_bytes: int) -> None:
+        self.encoder = encoder
+        self._shared: SharedResults[V] = SharedResults(
+            LRU(max_entries=max_entries, max_bytes=max_bytes, size_bytes=encoder.size_bytes)
         )
+        self._lock = threading.Lock()
+        self._oom_splits = self._read_again = 0
 
-    def _encode(self, visuals: list[Visual]) -> list[VisualFeatures]:
-        pixels = np.concatenate([visual["pixel_values"] for visual in visuals])
-        grids = np.concatenate([visual["grid_thw"] for visual in visuals])
-        embeds, deepstack = self._run(pixels, cut_grids(grids.tolist(), self._max_patches))
-        counts = [len(visual["pixel_values"]) // self._merged for visual in visuals]
-        return [
-            VisualFeatures(embeds=rows, deepstack=levels)
-            for rows, levels in zip(
-                torch.split(embeds, counts), torch.split(deepstack, counts, dim=1), strict=True
+    def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
+        """`Features`, or the error of its request, for each of `works`."""
+        requests = [self._items(work.payload) for work in works]
+        items = [item for request in requests if isinstance(request, list) for item in request]
+        made = iter(
+            self._shared.obtain(
+                [item.key for item in items],
+                lambda places: self._compute([items[place] for place in places]),
             )
+        )
+        return [
+            self._joined(request, [next(made) for _ in request])
+            if isinstance(request, list)
+            else request
+            for request in requests
         ]
 
-    def _run(
-        self, pixels: FloatArray, calls: list[list[list[int]]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings (N, H) and deepstack rows (levels, N, H) of all patches, call by call."""
-        embeds, deepstack = [], []
-        start = 0
-        for grids in calls:
-            end = start + sum(math.prod(grid) for grid in grids)
-            patches = torch.from_numpy(pixels[start:end]).to(self._device, self._dtype)
-            rows, levels = self._tower(patches, grids)
-            embeds.append(rows)
-            deepstack.append(levels)
-            start = end
-        return torch.cat(embeds), torch.cat(deepstack, dim=1)
+    def cost(self, work: Work) -> int:
+        """What a request takes, in the encoder's own unit."""
+        return self.encoder.cost(work.payload)
 
+    def stats(self) -> dict[str, float]:
+        """Items by where their features came from, and batches that were too large."""
+        return {
+            **self._shared.stats(),
+            "read_again": self._read_again,
+            "oom_splits": self._oom_splits,
+        }
 
-class AudioEncoder:
-    """`Prompt`s with audio to `Features`, in calls that keep to a memory budget."""
+    def _items(self, payload: Payload) -> list[ItemT] | OmniError:
+        try:
+            return self.encoder.items(payload)
+        except OmniError as error:
+            return error
 
-    def __init__(self, tower: AudioTower, weights: Weights, budget_bytes: int) -> None:
-        config = tower.config
-        self._tower = tower
-        self._chunk_frames = config.chunk_frames
-        self._window_frames = config.n_window_infer
-        self._device, self._dtype = weights.device, weights.dtype
-        sizes = audio_bytes(config, self._dtype.itemsize)
-        company = 1  # see `_call`
-        self._max_frames = (sizes.chunks_within(budget_bytes) - company) * self._chunk_frames
-        if self._max_frames < self._window_frames:
-            least = sizes.of(self._window_frames // self._chunk_frames + company)
-            raise ConfigError(
-                f"{OPTION} of the audio encoder is {budget_bytes}; one window of sound takes "
-                f"{least} bytes, and it cannot be cut"
-            )
+    def _joined(self, items: list[ItemT], made: list[V | OmniError]) -> Payload | OmniError:
+        features: list[V] = []
+        for part in made:
+            if isinstance(part, OmniError):
+                return part
+            features.append(part)
+        return self.encoder.join(items, features)
 
-    @torch.inference_mode()
-    def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
-        """One run of tower calls per padded chunk length among the requests.
+    def _compute(self, items: list[ItemT]) -> list[V | OmniError]:
+        with self._lock:
+            self._read_again += sum(item.content is None for item in items)
+        return self._encode(items)
 
-        The tower pads every chunk to the longest of its call, and its convolutions see the
-        padding; so a request shares a call only with those that pad as it would alone.
+    def _encode(self, items: list[ItemT]) -> list[V | OmniError]:
+        made = self._attempt(items)
+        if made is not None:
+            return [*made]
+        if len(items) == 1:
+            return [self._no_memory(items[0])]
+        with self._lock:
+            self._oom_splits += 1
+        half = len(items) // 2
+        return self._encode(items[:half]) + self._encode(items[half:])
+
+    def _attempt(self, items: list[ItemT]) -> list[V] | None:
+        """Features of all items; None if the memory does not suffice for so many.
+
+        The exception holds what its frames held, so it must be gone before another attempt.
         """
-        results: dict[int, Payload | OmniError] = {}
-        groups: dict[int, list[int]] = {}
-        for index, work in enumerate(works):
-            audio = cast(Prompt, work.payload)["audio"]
-            refusal = self._refusal(audio)
-            if refusal is not None:
-                results[index] = refusal
-                continue
-            longest = min(int(audio["lengths"].max()), self._chunk_frames)
-            groups.setdefault(longest, []).append(index)
-        for longest, members in groups.items():
-            audios = [cast(Prompt, works[index].payload)["audio"] for index in members]
-            for index, embeds in zip(members, self._encode(audios, longest), strict=True):
-                results[index] = cast(Payload, Features(audio=embeds))
-        return [results[index] for index in range(len(works))]
-
-    def _refusal(self, audio: Audio) -> OmniError | None:
-        frames, given = int(audio["lengths"].sum()), audio["input_features"].shape[1]
-        if frames != given or audio["lengths"].min() < 1:
-            return StageError(
-                f"{given} mel frames do not make clips of {audio['lengths'].tolist()}"
-            )
+        try:
+            return self.encoder.encode(items)
+        except (MemoryError, RuntimeError) as exc:
+            if not _is_out_of_memory(exc):
+                raise
+            log.warning("no memory to encode %d items at once: %s", len(items), str(exc))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         return None
 
-    def _encode(self, audios: list[Audio], longest: int) -> Sequence[torch.Tensor]:
-        features = np.concatenate([audio["input_features"] for audio in audios], axis=1)
-        calls = cut_clips(
-            np.concatenate([audio["lengths"] for audio in audios]).tolist(),
-            chunk=self._chunk_frames,
-            window=self._window_frames,
-            max_frames=self._max_frames,
+    def _no_memory(self, item: ItemT) -> OutOfMemoryError:
+        return OutOfMemoryError(
+            f"the server ran out of memory while encoding {item.param}; try again later, or "
+            f"{self.encoder.too_large}",
+            param=item.param,
         )
-        rows: list[torch.Tensor] = []
-        start = 0
-        for lengths in calls:
-            end = start + sum(lengths)
-            rows.append(self._call(features[:, start:end], lengths, longest))
-            start = end
-        counts = [sum(audio_tokens(int(n)) for n in audio["lengths"]) for audio in audios]
-        encoded: Sequence[torch.Tensor] = torch.split(torch.cat(rows), counts)
-        return encoded
 
-    def _call(self, features: FloatArray, lengths: list[int], longest: int) -> torch.Tensor:
-        """Rows of clips that are padded to chunks of `longest` frames; where none of them is that
-        long, a silent clip that is keeps them company."""
-        spare = 0
-        if max(lengths) < longest:
-            features = np.pad(features, ((0, 0), (0, longest)))
-            lengths = [*lengths, longest]
-            spare = audio_tokens(longest)
-        frames = torch.from_numpy(features).to(self._device, self._dtype)
-        rows: torch.Tensor = self._tower(frames, lengths)
-        return rows[: len(rows) - spare]
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocator gave up: a card's, the CPU's, which has no exception of its own, or
+    numpy's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _load(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
@@ -242,12 +234,21 @@ def _load(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
     return weights
 
 
-def _scheduler(
-    ctx: StageContext, compute: Callable[[list[Work]], Sequence[Payload | OmniError]]
-) -> Scheduler:
+def _cached(ctx: StageContext, encoder: ItemEncoder[ItemT, V]) -> CachedEncoder[ItemT, V]:
+    return CachedEncoder(
+        encoder,
+        max_entries=whole_number(ctx.stage, CACHE_ENTRIES, DEFAULT_ENTRIES, least=0),
+        max_bytes=whole_number(ctx.stage, CACHE_BYTES, DEFAULT_CACHE_BYTES, least=0),
+    )
+
+
+def _scheduler(ctx: StageContext, encoder: CachedEncoder[ItemT, V], max_cost: int) -> Scheduler:
     return SimpleScheduler(
-        compute,
+        encoder,
         max_batch=ctx.stage.max_batch,
         max_wait_ms=ctx.stage.max_wait_ms,
         max_concurrency=ctx.stage.max_concurrency,
+        cost=encoder.cost,
+        max_cost=max_cost,
+        more_stats=encoder.stats,
     )

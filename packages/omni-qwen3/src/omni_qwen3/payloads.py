@@ -12,35 +12,61 @@ talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
 
 from omni_core.types import FinishReason, FloatArray, IntArray
 
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
 
 class Visual(TypedDict):
-    """Patches of the images (or videos) of a prompt, concatenated in message order."""
+    """The images (or videos) of a prompt, in message order.
 
-    pixel_values: FloatArray
-    """(P, 3 * temporal_patch * patch * patch)."""
+    Of an item that preprocessing has met before there are no patches: most likely the encoder has
+    in its cache what it makes of them, and else it reads `encoded` again.
+    """
+
+    pixel_values: list[FloatArray | None]
+    """Per item (P, 3 * temporal_patch * patch * patch)."""
+    encoded: list[ByteArray | None]
+    """Per item (n,), its file; None where there are patches."""
     grid_thw: IntArray
     """(items, 3): temporal, height and width in patches, before merging."""
     params: list[str]
     """What an error about each item names."""
+    keys: list[bytes]
+    """Per item, equal for equal patches only (see `rowkeys.media_key`)."""
     rows: IntArray
     """(N,) rows of the prompt that the merged patches replace, ascending."""
+    row_keys: IntArray
+    """(N,) see `rowkeys.item_row_keys`."""
     second_per_grid: NotRequired[list[float]]
     """Videos only: seconds between two temporal patches, per item."""
+    fps: NotRequired[float]
+    """Videos only: how densely frames are sampled, and how many at most."""
+    max_frames: NotRequired[int]
 
 
 class Audio(TypedDict):
-    """Log-mel frames of the audio clips of a prompt, concatenated in message order."""
+    """The audio clips of a prompt as log-mel frames, in message order; see `Visual` on those met
+    before."""
 
-    input_features: FloatArray
-    """(mel_bins, total frames)."""
+    input_features: list[FloatArray | None]
+    """Per clip (mel_bins, frames)."""
+    encoded: list[ByteArray | None]
+    """Per clip (n,), its file; None where there are frames."""
+    padded_samples: int
+    """Length to which all clips are padded with silence before the spectrogram."""
     lengths: IntArray
     """(items,) frames of each clip."""
+    params: list[str]
+    keys: list[bytes]
     rows: IntArray
     """(N,) rows of the prompt that the encoded clips replace, ascending."""
+    row_keys: IntArray
 
 
 class Prompt(TypedDict):
@@ -88,6 +114,8 @@ class Prepared(TypedDict):
     """(M,) rows of the prompt whose embedding is replaced."""
     media_embeds: NotRequired[Any]
     """(M, H)."""
+    media_row_keys: NotRequired[IntArray]
+    """(M,) what `rowkeys.row_keys` puts at these rows."""
     visual_index: NotRequired[IntArray]
     """(V,) rows that get deepstack features added."""
     deepstack: NotRequired[Any]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from omni_core.specs import PipelineConfig, Ref, StageConfig
 
 AR_OPTIONS = dict.fromkeys(("max_running", "max_batch_tokens", "kv_budget_bytes"))
-ENCODER_OPTIONS = dict.fromkeys(("activation_budget_bytes",))
+ENCODER_OPTIONS = ("activation_budget_bytes", "cache_entries", "cache_bytes")
 MEDIA_OPTIONS = dict.fromkeys(
     (
         "max_bytes",
@@ -24,6 +24,7 @@ MEDIA_OPTIONS = dict.fromkeys(
         "allowed_hosts",
         "allow_private_addresses",
         "allowed_media_dir",
+        "cache_entries",
     )
 )
 
@@ -44,13 +45,15 @@ IMAGE_ENCODER = StageConfig(
     name="image_encoder",
     factory=Ref("omni_qwen3.encoders:build_image"),
     next=("mm_aggregate",),
-    options=ENCODER_OPTIONS,
+    max_batch=8,
+    options=dict.fromkeys((*ENCODER_OPTIONS, "max_batch_patches")),
 )
 AUDIO_ENCODER = StageConfig(
     name="audio_encoder",
     factory=Ref("omni_qwen3.encoders:build_audio"),
     next=("mm_aggregate",),
-    options=ENCODER_OPTIONS,
+    max_batch=8,
+    options=dict.fromkeys((*ENCODER_OPTIONS, "max_batch_frames")),
 )
 MM_AGGREGATE = StageConfig(
     name="mm_aggregate",

@@ -1,14 +1,16 @@
 """The loop of stateless stages: take a batch, call a function, send the results on.
 
-Knows batching and concurrency. Knows nothing of what the function computes.
+Knows batching, costs and concurrency. Knows nothing of what the function computes.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TypeAlias, assert_never
 
 from omni_core.errors import OmniError, StageError, as_omni_error
@@ -21,8 +23,9 @@ Compute: TypeAlias = Callable[[list[Work]], Sequence[Payload | OmniError]]
 class SimpleScheduler:
     """Runs `compute` on batches of up to `max_batch` requests, `max_concurrency` batches at once.
 
-    A lone request waits at most `max_wait_ms` for company. An OmniError in the result fails that
-    request; an exception fails the batch, whose members are then tried one by one.
+    A batch also ends before its summed `cost` exceeds `max_cost`; one request always goes. Order is
+    kept. A lone request waits at most `max_wait_ms` for company. An OmniError in the result fails
+    that request; an exception fails the batch, whose members are then tried one by one.
     """
 
     def __init__(
@@ -32,9 +35,16 @@ class SimpleScheduler:
         max_batch: int = 1,
         max_wait_ms: float = 0.0,
         max_concurrency: int = 1,
+        cost: Callable[[Work], float] = lambda work: 0.0,
+        max_cost: float = math.inf,
+        more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        """`more_stats` gives the numbers of what `compute` belongs to, which `stats` adds."""
         self._compute = compute
         self._max_batch = max_batch
+        self._cost = cost
+        self._max_cost = max_cost
+        self._more_stats = more_stats
         self._max_wait_s = max_wait_ms / 1000
         self._max_concurrency = max_concurrency
         self._changed = threading.Condition()
@@ -72,12 +82,13 @@ class SimpleScheduler:
             worker.join()
 
     def stats(self) -> dict[str, float]:
-        """Requests entered, batches run, and what is held now."""
+        """Requests entered, batches run, what is held now, and `more_stats`."""
         return {
             "requests": self._requests,
             "batches": self._batches,
             "waiting": len(self._waiting),
             "running": len(self._running),
+            **self._more_stats(),
         }
 
     def _forget(self, request_id: str) -> None:
@@ -96,16 +107,28 @@ class SimpleScheduler:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 self._wait_for_company()
                 if self._waiting and not self._closing:  # not aborted or taken meanwhile
-                    size = min(self._max_batch, len(self._waiting))
-                    batch = [self._waiting.popleft() for _ in range(size)]
+                    batch = [self._waiting.popleft() for _ in range(self._batch_size())]
                     self._running.update(work.request_id for work in batch)
                     self._batches += 1
                     return batch
         return []
 
+    def _batch_size(self) -> int:
+        """How many of those that wait go together."""
+        cost = 0.0
+        for size, work in enumerate(islice(self._waiting, self._max_batch)):
+            cost += self._cost(work)
+            if size and cost > self._max_cost:
+                return size
+        return min(self._max_batch, len(self._waiting))
+
+    def _has_room(self) -> bool:
+        """Whether all that wait go together, and one more might."""
+        return self._batch_size() == len(self._waiting) < self._max_batch
+
     def _wait_for_company(self) -> None:
         deadline = time.monotonic() + self._max_wait_s
-        while 0 < len(self._waiting) < self._max_batch and not self._closing:
+        while self._waiting and self._has_room() and not self._closing:
             if not self._changed.wait(timeout=max(0.0, deadline - time.monotonic())):
                 return
 

@@ -5,11 +5,10 @@ Knows float32 mono sound and clips of several lengths. Knows no prompts.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from omni_core.errors import MediaError
-from omni_core.types import FloatArray, IntArray
+from omni_core.types import FloatArray
 from omni_qwen3.preprocess.mel import LogMel
 from omni_qwen3.preprocess.settings import AudioSettings
 
@@ -40,7 +39,7 @@ class AudioFeatures:
             hop=settings.hop,
             sample_rate=settings.sample_rate,
         )
-        self._hop = settings.hop
+        self._hop, self._window = settings.hop, settings.window
         self.sample_rate = settings.sample_rate
         self._min_samples = settings.window // 2 + 1
 
@@ -55,18 +54,27 @@ class AudioFeatures:
             else "the audio is empty: it decodes to no samples"
         )
 
-    def __call__(self, clips: list[FloatArray]) -> tuple[FloatArray, IntArray]:
-        """Checked clips (n,) at `sample_rate` -> features (mel_bands, frames) and frames per clip.
+    def frames(self, samples: int, padded_samples: int) -> int:
+        """Mel frames of a clip that is padded with silence to the longest of its prompt."""
+        # A frame counts if the clip has a sample where the frame begins to be.
+        return min(-(-samples // self._hop), padded_samples // self._hop)
 
-        All clips of a prompt go through together: transformers pads them with silence to the
-        longest before the spectrogram, which shows in the last frames of the shorter ones.
+    def padding(self, samples: int, padded_samples: int) -> int:
+        """How much of the silence after a clip shows in its frames, at most: spectra look no
+        further."""
+        return min(padded_samples - samples, 2 * self._window)
+
+    def __call__(self, clips: list[FloatArray], padded_samples: int) -> list[FloatArray]:
+        """Checked clips (n,) at `sample_rate` -> features (mel_bins, frames) of each.
+
+        All clips of a prompt are padded to its longest, as transformers does, which shows in the
+        last frames of the shorter ones.
         """
-        longest = max(len(clip) for clip in clips)
-        padded = torch.zeros(len(clips), longest)
+        padded = torch.zeros(len(clips), padded_samples)
         for row, clip in zip(padded, clips, strict=True):
             row[: len(clip)] = torch.from_numpy(clip)
-        # A frame counts if the clip has a sample where the frame begins to be.
-        lengths = [min(-(-len(clip) // self._hop), longest // self._hop) for clip in clips]
-        mel = self._log_mel(padded)
-        packed = torch.cat([rows[:, :n] for rows, n in zip(mel, lengths, strict=True)], dim=1)
-        return packed.numpy(), np.array(lengths, dtype=np.int64)
+        mel = self._log_mel(padded).numpy()
+        return [
+            rows[:, : self.frames(len(clip), padded_samples)]
+            for rows, clip in zip(mel, clips, strict=True)
+        ]

@@ -1,6 +1,7 @@
 """The media of a request, fetched, decoded and measured, with errors that name the item.
 
-Knows messages and omni_core.media. Makes no patches, features or tokens.
+Knows messages and omni_core.media. Makes no patches, features or tokens. An item that was sent
+before, and is to be read as it was then, is not decoded again: its measures are remembered.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from omni_core.media import (
     load_video,
     media_bytes,
 )
+from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.image import image_grid
 from omni_qwen3.preprocess.settings import Settings
 from omni_qwen3.preprocess.video import video_grid
+from omni_qwen3.rowkeys import media_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +39,58 @@ class Encoded:
     data: bytes
     param: str
     """What an error about it names."""
+    key: bytes
+    """Stands for the data and the options it is read with."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Media:
-    """Decoded media of one request, each kind in message order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """All that a prompt depends on of an item."""
 
-    images: list[Image.Image] = field(default_factory=list)
-    image_grids: list[list[int]] = field(default_factory=list)
-    """[time, height, width] in patches, per image, as it will be resized."""
-    image_params: list[str] = field(default_factory=list)
-    """What an error about each names."""
-    videos: list[VideoClip] = field(default_factory=list)
-    video_grids: list[list[int]] = field(default_factory=list)
-    video_params: list[str] = field(default_factory=list)
-    audios: list[FloatArray] = field(default_factory=list)
-    """Clips, and with `use_audio_in_video` the sound track of every video in its place."""
+    grid: list[int] = field(default_factory=list)
+    """[time, height, width] in patches of a picture or video, as it will be resized."""
+    fps: float = 0.0
+    """Of a video's sampled frames."""
+    samples: int = 0
+    """Of a clip, or of a video's sound track with `use_audio_in_video`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One item with its measures; its content is absent where only they had to be known."""
+
+    encoded: Encoded
+    measures: Measures
+    image: Image.Image | None = None
+    video: VideoClip | None = None
+    sound: FloatArray | None = None
+
+    @property
+    def decoded(self) -> bool:
+        """Whether the item's content is here."""
+        return not (self.image is None and self.video is None and self.sound is None)
 
 
 class MediaLoader:
-    """Loads and measures what messages refer to, as densely as request or checkpoint ask."""
+    """Loads and measures what messages refer to, as densely as request or checkpoint ask.
 
-    def __init__(self, settings: Settings, features: AudioFeatures, limits: MediaLimits) -> None:
+    Remembers the measures of the last `remembered` items. Safe to share by threads.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        features: AudioFeatures,
+        limits: MediaLimits,
+        *,
+        remembered: int,
+    ) -> None:
         self._settings = settings
         self._features = features
         self._limits = limits
+        self._measures: LRU[Measures] = LRU(max_entries=remembered)
 
-    def fetch(self, messages: Sequence[Message]) -> list[Encoded]:
+    def fetch(self, messages: Sequence[Message], options: MediaOptions) -> list[Encoded]:
         """The bytes of every item, in message order; waits for the hosts of URLs.
 
         The first item that fails raises, here and in `decode`; `param` of the error is the item's
@@ -74,52 +102,98 @@ class MediaLoader:
                 if isinstance(part, MediaPart):
                     param = part.param or f"messages[{turn}].content[{place}]"
                     with _blaming(param):
-                        found.append(Encoded(part.kind, media_bytes(part, self._limits), param))
+                        data = media_bytes(part, self._limits)
+                        found.append(
+                            Encoded(part.kind, data, param, self._key(part, data, options))
+                        )
         return found
 
-    def decode(self, items: Sequence[Encoded], options: MediaOptions) -> Media:
-        """Decode and measure what `fetch` gave."""
-        media = Media()
-        for item in items:
-            with _blaming(item.param):
-                self._decode(item, options, media)
-        return media
+    def recall(self, items: Sequence[Encoded]) -> list[Measures | None]:
+        """What is remembered of items that need not be decoded again."""
+        return [self._measures.get(item.key) for item in items]
 
-    def _decode(self, item: Encoded, options: MediaOptions, media: Media) -> None:
+    def decode(
+        self,
+        items: Sequence[Encoded],
+        recalled: Sequence[Measures | None],
+        options: MediaOptions,
+    ) -> list[Item]:
+        """Decode and measure what could not be recalled."""
+        decoded = []
+        for encoded, measures in zip(items, recalled, strict=True):
+            if measures is not None:
+                decoded.append(Item(encoded=encoded, measures=measures))
+                continue
+            with _blaming(encoded.param):
+                decoded.append(self._decode(encoded, options))
+        return decoded
+
+    def remember(self, items: Sequence[Item]) -> None:
+        """Recall these from now on: their content is on its way to the encoders."""
+        for item in items:
+            if item.decoded:
+                self._measures.put(item.encoded.key, item.measures)
+
+    def stats(self) -> dict[str, float]:
+        """Items that were recalled, and those that were not."""
+        return self._measures.stats()
+
+    def sampling(self, options: MediaOptions) -> tuple[float, int]:
+        """Frames to sample of a second of video, and the most of one video."""
+        fps, count = options.video_fps, options.video_max_frames
+        return (
+            self._settings.video_fps if fps is None else float(fps),
+            min(
+                self._settings.video_max_frames if count is None else count, self._limits.max_frames
+            ),
+        )
+
+    def _key(self, part: MediaPart, data: bytes, options: MediaOptions) -> bytes:
+        area = (options.min_pixels, options.max_pixels)
+        match part.kind:
+            case "image":
+                return media_key(data, part.kind, *area)
+            case "audio":
+                return media_key(data, part.kind)
+            case "video":
+                sampling = (options.total_pixels, *self.sampling(options))
+                return media_key(data, part.kind, *area, *sampling, options.use_audio_in_video)
+            case _:
+                assert_never(part.kind)
+
+    def _decode(self, item: Encoded, options: MediaOptions) -> Item:
         settings, data = self._settings, item.data
         match item.kind:
             case "image":
                 image = load_image(data, self._limits)
-                media.images.append(image)
-                media.image_params.append(item.param)
-                media.image_grids.append(image_grid(image, settings.image, options))
+                grid = image_grid(image, settings.image, options)
+                return Item(encoded=item, measures=Measures(grid=grid), image=image)
             case "audio":
-                rate = self._features.sample_rate
-                self._add_sound(load_audio(data, self._limits, sample_rate=rate), media)
+                sound = load_audio(data, self._limits, sample_rate=self._features.sample_rate)
+                self._features.check(sound)
+                return Item(encoded=item, measures=Measures(samples=len(sound)), sound=sound)
             case "video":
-                clip = self._video(data, options)
-                media.videos.append(clip)
-                media.video_params.append(item.param)
-                media.video_grids.append(video_grid(clip.frames.shape, settings.video, options))
-                if options.use_audio_in_video:
-                    self._add_sound(_sound_of(clip), media)
+                return self._decode_video(item, options)
             case _:
                 assert_never(item.kind)
 
-    def _add_sound(self, samples: FloatArray, media: Media) -> None:
-        self._features.check(samples)
-        media.audios.append(samples)
-
-    def _video(self, data: bytes, options: MediaOptions) -> VideoClip:
-        fps, count = options.video_fps, options.video_max_frames
-        return load_video(
-            data,
+    def _decode_video(self, item: Encoded, options: MediaOptions) -> Item:
+        fps, max_frames = self.sampling(options)
+        clip = load_video(
+            item.data,
             self._limits,
-            fps=self._settings.video_fps if fps is None else fps,
-            max_frames=self._settings.video_max_frames if count is None else count,
+            fps=fps,
+            max_frames=max_frames,
             with_audio=options.use_audio_in_video,
             sample_rate=self._features.sample_rate,
         )
+        grid = video_grid(clip.frames.shape, self._settings.video, options)
+        sound = None
+        if options.use_audio_in_video:
+            sound = _sound_of(clip)
+            self._features.check(sound)
+        measures = Measures(grid=grid, fps=clip.fps, samples=0 if sound is None else len(sound))
+        return Item(encoded=item, measures=measures, video=clip, sound=sound)
 
 
 def _sound_of(clip: VideoClip) -> FloatArray:

@@ -7,6 +7,7 @@ about its prompt is found here, before a model runs.
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import cast
 
@@ -26,15 +27,15 @@ from omni_core.types import (
     Payload,
     RequestParams,
 )
-from omni_qwen3.payloads import Audio, Prompt, Visual
+from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
+from omni_qwen3.payloads import Prompt
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.chat import ChatEncoder
-from omni_qwen3.preprocess.image import image_patches
-from omni_qwen3.preprocess.media import Media, MediaLoader
+from omni_qwen3.preprocess.inputs import EncoderInputs, grid_array
+from omni_qwen3.preprocess.media import Item, MediaLoader
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
-from omni_qwen3.preprocess.video import video_patches
 
 DECODING_AT_ONCE = 4
 """Requests whose media are decoded at a time, which takes cores and memory; waiting for hosts takes
@@ -42,28 +43,33 @@ neither, so many more may wait (the stage's `max_concurrency`)."""
 
 
 def build(ctx: StageContext) -> Scheduler:
-    """The stage's scheduler; `options` of the stage are fields of `MediaLimits`."""
+    """The stage's scheduler; `options` of the stage are fields of `MediaLimits`, and how many items
+    it remembers."""
     ctx.report("loading tokenizer and processors")
-    preprocessor = Preprocessor(ctx.model_path, _limits(ctx))
+    remembered = whole_number(ctx.stage, CACHE_ENTRIES, DEFAULT_ENTRIES, least=0)
+    preprocessor = Preprocessor(ctx.model_path, _limits(ctx), remembered=remembered)
     return SimpleScheduler(
         preprocessor.compute,
         max_batch=ctx.stage.max_batch,
         max_wait_ms=ctx.stage.max_wait_ms,
         max_concurrency=ctx.stage.max_concurrency,
+        more_stats=preprocessor.stats,
     )
 
 
 def _limits(ctx: StageContext) -> MediaLimits:
     known = [field.name for field in fields(MediaLimits)]
+    given = {name: value for name, value in ctx.stage.options.items() if name != CACHE_ENTRIES}
     problems = [
-        f"stage {ctx.stage.name!r} has no option {name!r}; it takes {', '.join(known)}"
-        for name in ctx.stage.options
+        f"stage {ctx.stage.name!r} has no option {name!r}; it takes "
+        f"{', '.join([*known, CACHE_ENTRIES])}"
+        for name in given
         if name not in known
     ]
     if problems:
         raise ConfigError(problems)
     try:
-        return msgspec.convert(ctx.stage.options, MediaLimits)
+        return msgspec.convert(given, MediaLimits)
     except msgspec.ValidationError as exc:
         raise ConfigError(f"options of stage {ctx.stage.name!r}: {exc}") from exc
 
@@ -71,16 +77,23 @@ def _limits(ctx: StageContext) -> MediaLimits:
 class Preprocessor:
     """Turns requests into prompts; safe to call from several threads."""
 
-    def __init__(self, model_path: str, limits: MediaLimits) -> None:
+    def __init__(
+        self, model_path: str, limits: MediaLimits, *, remembered: int = DEFAULT_ENTRIES
+    ) -> None:
         self._settings = load_settings(model_path)
         self._chat = ChatEncoder(model_path)
-        self._features = AudioFeatures(self._settings.audio)
-        self._loader = MediaLoader(self._settings, self._features, limits)
+        features = AudioFeatures(self._settings.audio)
+        self._loader = MediaLoader(self._settings, features, limits, remembered=remembered)
+        self._inputs = EncoderInputs(self._settings, features)
         self._decoding = threading.BoundedSemaphore(DECODING_AT_ONCE)
 
     def compute(self, works: list[Work]) -> list[Payload | OmniError]:
         """One prompt, or the error of its request, for each of `works`."""
         return [self._result(work) for work in works]
+
+    def stats(self) -> dict[str, float]:
+        """Media items that were met before, and those that were not."""
+        return self._loader.stats()
 
     def _result(self, work: Work) -> Payload | OmniError:
         messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
@@ -97,22 +110,17 @@ class Preprocessor:
         """
         placeholders = self._chat.encode(messages)
         _check_placeholders(placeholders, messages, self._settings.prompt)
-        items = self._loader.fetch(messages)
-        if not items:
-            return self._prompt(placeholders, Media(), params)
-        with self._decoding:
-            return self._prompt(placeholders, self._loader.decode(items, params.media), params)
+        encoded = self._loader.fetch(messages, params.media)
+        recalled = self._loader.recall(encoded)
+        with self._decoding if None in recalled else nullcontext():
+            media = self._loader.decode(encoded, recalled, params.media)
+            prompt = self._prompt(placeholders, media, params)
+            self._loader.remember(media)
+        return prompt
 
-    def _prompt(self, placeholders: list[int], media: Media, params: RequestParams) -> Prompt:
+    def _prompt(self, placeholders: list[int], media: list[Item], params: RequestParams) -> Prompt:
         config = self._settings.prompt
-        audio = self._features(media.audios) if media.audios else None
-        sizes = MediaSizes(
-            image_grids=media.image_grids,
-            video_grids=media.video_grids,
-            second_per_grid=[self._settings.video.seconds_per_grid(c.fps) for c in media.videos],
-            audio_lengths=[] if audio is None else audio[1].tolist(),
-            use_audio_in_video=params.media.use_audio_in_video,
-        )
+        sizes = self._inputs.sizes(media, params.media)
         # Before anything of that size exists: `min_pixels` can ask for any number of rows.
         length = expanded_length(len(placeholders), sizes, config)
         check_length(length, params, self._settings.context_length)
@@ -120,51 +128,32 @@ class Preprocessor:
             placeholders, sizes, audio_end_token_id=self._chat.audio_end_token_id, config=config
         )
         prompt = self._positioned(ids, sizes)
-        if audio is not None:
-            features, lengths = audio
+        if sizes.audio_lengths:
             rows = rows_of(ids, config.audio_token_id)
-            prompt["audio"] = Audio(input_features=features, lengths=lengths, rows=rows)
+            prompt["audio"] = self._inputs.audio(media, sizes, rows)
             prompt["routed"].append("audio_encoder")
-        self._add_pictures(prompt, media, sizes)
+        if sizes.image_grids:
+            rows = rows_of(ids, config.image_token_id)
+            prompt["image"] = self._inputs.images(media, sizes, rows)
+        if sizes.video_grids:
+            rows = rows_of(ids, config.video_token_id)
+            sampling = self._loader.sampling(params.media)
+            prompt["video"] = self._inputs.videos(media, sizes, rows, sampling)
+        if sizes.image_grids or sizes.video_grids:
+            prompt["routed"].append("image_encoder")
         return prompt
 
     def _positioned(self, ids: IntArray, sizes: MediaSizes) -> Prompt:
         positions, delta = rope_index(
             ids,
-            image_grid_thw=_grid_array(sizes.image_grids),
-            video_grid_thw=_grid_array(sizes.video_grids),
+            image_grid_thw=grid_array(sizes.image_grids) if sizes.image_grids else None,
+            video_grid_thw=grid_array(sizes.video_grids) if sizes.video_grids else None,
             second_per_grid=sizes.second_per_grid,
             audio_lengths=np.array(sizes.audio_lengths, dtype=np.int64),
             use_audio_in_video=sizes.use_audio_in_video,
             config=self._settings.prompt,
         )
         return Prompt(input_ids=ids, positions=positions, rope_delta=delta, routed=[])
-
-    def _add_pictures(self, prompt: Prompt, media: Media, sizes: MediaSizes) -> None:
-        ids, settings = prompt["input_ids"], self._settings
-        if media.images:
-            pairs = zip(media.images, sizes.image_grids, strict=True)
-            prompt["image"] = Visual(
-                pixel_values=np.concatenate(
-                    [image_patches(image, grid, settings.image) for image, grid in pairs]
-                ),
-                grid_thw=np.array(sizes.image_grids, dtype=np.int64),
-                params=media.image_params,
-                rows=rows_of(ids, settings.prompt.image_token_id),
-            )
-        if media.videos:
-            clips = zip(media.videos, sizes.video_grids, strict=True)
-            prompt["video"] = Visual(
-                pixel_values=np.concatenate(
-                    [video_patches(clip.frames, grid, settings.video) for clip, grid in clips]
-                ),
-                grid_thw=np.array(sizes.video_grids, dtype=np.int64),
-                params=media.video_params,
-                rows=rows_of(ids, settings.prompt.video_token_id),
-                second_per_grid=sizes.second_per_grid,
-            )
-        if media.images or media.videos:
-            prompt["routed"].append("image_encoder")
 
 
 def check_length(prompt_tokens: int, params: RequestParams, context_length: int) -> None:
@@ -202,7 +191,3 @@ def _check_placeholders(
                 "send media in user messages",
                 param="messages",
             )
-
-
-def _grid_array(grids: list[list[int]]) -> IntArray | None:
-    return np.array(grids, dtype=np.int64) if grids else None

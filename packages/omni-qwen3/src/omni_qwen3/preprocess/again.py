@@ -1,0 +1,51 @@
+"""Reading media a second time, for an encoder that no longer has what it once made of them.
+
+Knows that preprocessing has let each item through before, under the operator's limits, and with
+which measures. Tells nothing but whether the file can still be read.
+"""
+
+from __future__ import annotations
+
+from omni_core.media import MediaLimits, load_audio, load_image, load_video
+from omni_core.types import FloatArray
+from omni_qwen3.payloads import ByteArray
+from omni_qwen3.preprocess.audio import AudioFeatures
+from omni_qwen3.preprocess.image import image_patches
+from omni_qwen3.preprocess.settings import load_settings
+from omni_qwen3.preprocess.video import video_patches
+
+_LET_THROUGH = MediaLimits(
+    max_bytes=1 << 40,
+    max_pixels=1 << 40,
+    max_audio_seconds=float("inf"),
+    max_video_seconds=float("inf"),
+    max_frames=1 << 40,
+    max_video_pixels=1 << 40,
+)
+
+
+class MediaAgain:
+    """Files to the arrays preprocessing made of them."""
+
+    def __init__(self, model_path: str) -> None:
+        settings = load_settings(model_path)
+        self._image, self._video = settings.image, settings.video
+        self._features = AudioFeatures(settings.audio)
+
+    def image(self, encoded: ByteArray, grid: list[int]) -> FloatArray:
+        """Patches (P, 3 * temporal_patch * patch * patch) of a picture."""
+        return image_patches(load_image(encoded.tobytes(), _LET_THROUGH), grid, self._image)
+
+    def video(self, encoded: ByteArray, grid: list[int], fps: float, max_frames: int) -> FloatArray:
+        """Patches (P, 3 * temporal_patch * patch * patch) of a video sampled as before."""
+        clip = load_video(
+            encoded.tobytes(), _LET_THROUGH, fps=fps, max_frames=max_frames, with_audio=False
+        )
+        return video_patches(clip.frames, grid, self._video)
+
+    def sound(self, encoded: ByteArray, padded_samples: int) -> FloatArray:
+        """Mel frames (mel_bins, frames) of a clip or a video's sound track."""
+        rate = self._features.sample_rate
+        sound = load_audio(encoded.tobytes(), _LET_THROUGH, sample_rate=rate)
+        [frames] = self._features([sound], padded_samples)
+        return frames
