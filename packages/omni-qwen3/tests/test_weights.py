@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -74,8 +75,11 @@ def test_reports_progress_to_the_end(single_file: str) -> None:
         weights.tensor("a.table", (6, 2))
         weights.experts("a.experts.", 3, hidden=2, inner=4)
         weights.finish()
-    assert said[-1] == "loading weights 10/10"
-    assert len(said) > 1
+    counted = [re.fullmatch(r"loading weights (\d+)/336 bytes", line) for line in said]
+    done = [int(found[1]) for found in counted if found]
+    assert done == sorted(done)
+    assert done[-1] == 336
+    assert len(done) == len(said) == 10
 
 
 def test_a_missing_tensor_is_named_with_its_directory_and_prefix(single_file: str) -> None:

@@ -23,7 +23,6 @@ from omni_core.types import TextDelta
 from omni_server import cli
 from omni_server.cli import demo, demo_media, tiny
 from omni_server.cli.demo_client import Heard, ask, get_json
-from omni_server.cli.progress import Progress
 
 
 def factory(context):
@@ -117,24 +116,6 @@ def test_errors_end_as_one_line_and_status_1(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: '/nowhere/at/all' is neither a directory")
     assert error.count("\n") == 1
-
-
-def test_progress_thins_counts_to_quarters():
-    lines: list[str] = []
-    progress = Progress(lines.append)
-    progress("thinker", "loading tokenizer")
-    for n in range(0, 165, 8):
-        progress("thinker", f"loading weights {n}/164")
-    progress("eye", "loading weights 1/2")
-    progress("thinker", "ready")
-    assert lines == [
-        "thinker: loading tokenizer",
-        "thinker: loading weights 29%",
-        "thinker: loading weights 53%",
-        "thinker: loading weights 78%",
-        "eye: loading weights 50%",
-        "thinker: ready",
-    ]
 
 
 def test_demo_media_are_real_files():

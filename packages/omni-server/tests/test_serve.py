@@ -172,13 +172,17 @@ def echo_environment(tmp_path_factory):
     return environment, echo.write_checkpoint(root / "echo-model")
 
 
+def serve_command(checkpoint):
+    command = [sys.executable, "-m", "omni_server", "serve", "--model-path", checkpoint]
+    return [*command, "--port", "0", "--device", "cpu"]
+
+
 class ServeProcess:
     """`omni serve` on the echo pipeline as a process of its own."""
 
     def __init__(self, environment, checkpoint, *options):
-        command = [sys.executable, "-m", "omni_server", "serve", "--model-path", checkpoint]
         self.process = subprocess.Popen(
-            [*command, "--port", "0", "--device", "cpu", *options],
+            [*serve_command(checkpoint), *options],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         watchdog = threading.Timer(WITHIN_S, self.process.kill)
@@ -235,6 +239,26 @@ def served(echo_environment):
     """One server for the tests that leave it as they found it."""
     with ServeProcess(*echo_environment, "--voice.frames", "2") as server:
         yield server
+
+
+def test_on_a_terminal_the_news_is_a_block_above_the_ready_line(echo_environment):
+    environment, checkpoint = echo_environment
+    master, slave = os.openpty()
+    with subprocess.Popen(
+        serve_command(checkpoint), stdout=slave, stderr=slave, env={**environment, "TERM": "xterm"}
+    ) as process:
+        os.close(slave)
+        shown = ""
+        while READY not in shown:
+            shown += os.read(master, 65536).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN_S) == 0
+    os.close(master)
+    news, _, _ = shown.partition(READY)
+    _, _, block = news.rpartition("\x1b[1A\x1b[2K")
+    ready = [line.split()[0] for line in block.splitlines() if "ready" in line]
+    assert sorted(ready) == ["intake", "voice", "writer"]
+    assert news.endswith("\x1b[?25h")
 
 
 def test_stages_run_in_processes_of_their_own(served):

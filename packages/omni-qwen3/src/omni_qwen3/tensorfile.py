@@ -72,6 +72,10 @@ class TensorFile:
         row_bytes = math.prod(entry.shape[1:]) * out.element_size()
         self._read(_bytes_of(out), entry.start + first_row * row_bytes)
 
+    def size_bytes(self, name: str) -> int:
+        """How much of the file a tensor takes; ConfigError as of `dtype`."""
+        return math.prod(self.entries[name].shape) * self.dtype(name).itemsize
+
     def dtype(self, name: str) -> torch.dtype:
         """The torch dtype of a tensor; ConfigError if it is none that weights may have."""
         stored = self.entries[name].dtype

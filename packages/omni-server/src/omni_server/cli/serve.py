@@ -10,8 +10,9 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import cast
 
 import typer
@@ -35,7 +36,7 @@ from omni_server.cli.options import (
     ServedModelName,
     Variant,
 )
-from omni_server.cli.progress import Progress
+from omni_server.cli.progress import Progress, progress_on
 from omni_server.http import HttpServer, bind, http_server
 from omni_server.settings import MIB, Settings
 
@@ -67,17 +68,23 @@ def serve(
     Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_running 8.
     """
     configuration = read(command_line(context))
-    pipeline = load(configuration)
+    progress = progress_on(sys.stdout, typer.echo)
+    pipeline = load(configuration, progress)
     server = {name: setting.value for name, setting in configuration.server.items()}
     settings = Settings(
         served_model_name=configuration.served_model_name,
         max_body_bytes=server["max_body_mib"] * MIB,
     )
-    with bind(server["host"], server["port"]) as listener:
-        asyncio.run(run(pipeline, settings, listener, server["drain_timeout_s"], typer.echo))
+
+    def announce(line: str) -> None:
+        progress.close()
+        typer.echo(line)
+
+    with closing(progress), bind(server["host"], server["port"]) as listener:
+        asyncio.run(run(pipeline, settings, listener, server["drain_timeout_s"], announce))
 
 
-def load(configuration: Configuration) -> Pipeline:
+def load(configuration: Configuration, progress: Progress) -> Pipeline:
     """The pipeline that is asked for; one ConfigError with all problems, the server's included."""
     asked = configuration.asked
     flags = asked.flags
@@ -91,7 +98,7 @@ def load(configuration: Configuration) -> Pipeline:
             layout=cast("PipelineLayout | None", flags["layout"]),
             overrides=asked.overrides,
             config=asked.file,
-            on_progress=Progress(typer.echo),
+            on_progress=progress,
         )
     except ConfigError as error:
         configuration.refuse(error)
