@@ -34,7 +34,7 @@ NEEDS = {
 }
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {"omni-core": "[hub,media,testing,torch]"}
-TEST_TOOLS = ("pytest", "pytest-asyncio")
+TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with.
 REFERENCES = {"omni-qwen3": ("transformers",), "omni-server": ("openai",)}
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

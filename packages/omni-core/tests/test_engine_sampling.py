@@ -141,9 +141,10 @@ def apply_rules(
     rows = [RowRules.of(7 - i, p, frozenset({0}), CPU) for i, p in enumerate(params)]
     for row, prompt in zip(rows, prompts, strict=True):
         rules.open(row, prompt)
+    batch = rules.batch(rows)
     for tokens in history:
-        rules.count(rows, tokens)
-    return rules.apply(logits.clone(), rows, [len(history)] * len(rows))
+        batch.count(tokens)
+    return batch.apply(logits.clone(), [len(history)] * len(rows))
 
 
 def test_penalties_follow_their_formulas_once() -> None:
@@ -174,10 +175,10 @@ def test_a_row_forgets_the_sequence_that_had_it_before() -> None:
     params = SamplingParams(repetition_penalty=2.0, presence_penalty=1.0)
     row = RowRules.of(0, params, frozenset(), CPU)
     rules.open(row, [1, 2])
-    rules.count([row], torch.tensor([3]))
+    rules.batch([row]).count(torch.tensor([3]))
     rules.open(row, [])
     logits = random_logits(1)
-    assert torch.equal(rules.apply(logits.clone(), [row], [0]), logits)
+    assert torch.equal(rules.batch([row]).apply(logits.clone(), [0]), logits)
 
 
 def test_bias_masks_and_end_tokens() -> None:
@@ -187,7 +188,7 @@ def test_bias_masks_and_end_tokens() -> None:
     params = SamplingParams(logit_bias={5: 100.0, 6: -100.0, 11: 100.0}, min_tokens=2)
     rows = [RowRules.of(0, params, frozenset({1, 2}), CPU)] * 2
     logits = random_logits(2)
-    got = rules.apply(logits.clone(), rows, [1, 2])
+    got = rules.batch(rows).apply(logits.clone(), [1, 2])
     assert got[0, 5] == logits[0, 5] + 100
     assert got[0, 6] == logits[0, 6] - 100
     assert got[:, 11].tolist() == [-math.inf] * 2

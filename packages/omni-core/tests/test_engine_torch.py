@@ -13,6 +13,7 @@ from omni_core.engine.base import AttentionBatch, Batch, EngineRequest, KVSpec, 
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
 from omni_core.engine.torch_engine.attention import PagedAttention
 from omni_core.engine.torch_engine.kv import KVCache
+from omni_core.engine.torch_engine.memory import KVMemory
 from omni_core.types import RequestParams, SamplingParams
 
 CPU = torch.device("cpu")
@@ -261,7 +262,11 @@ def test_paged_attention_equals_dense_attention(dtype: torch.dtype, tolerance: f
     for stored in (*cache.keys, *cache.values):
         stored.fill_(torch.nan)  # what uninitialised memory may hold
     lengths = [1, 40, 37, 17]
-    rows = [cache.reserve(length).row for length in lengths]
+    memory = KVMemory(cache, rows=4)
+    held = [memory.open() for _ in lengths]
+    assert all(memory.extend(*wanted) for wanted in zip(held, lengths, strict=True))
+    memory.map()
+    rows = [pages.row for pages in held]
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
         [torch.randn(n, heads, HEAD_DIM, generator=generator).to(dtype) for n in lengths]

@@ -157,6 +157,10 @@ class Engine(Protocol):
     def runnable(self) -> bool:
         """Whether `step` can make progress now (False while all sequences wait for chunks)."""
 
+    def wakes_in_s(self) -> float | None:
+        """While not `runnable`: seconds until it will be, if nothing else happens; None for never.
+        An engine may hold a lone prompt for company."""
+
     def step(self) -> list[StepOutput]:
         """Admit, run one batched forward, sample, collect. One output per sequence that sampled.
 

@@ -71,9 +71,10 @@ class Inbox:
         except queue.Empty:
             return None
 
-    def drain(self, *, block: bool) -> list[InboxItem]:
-        """All that is there now; with `block`, at least one."""
-        items: list[InboxItem] = [self._queue.get()] if block else []
+    def drain(self, *, block: bool, timeout_s: float | None = None) -> list[InboxItem]:
+        """All that is there now; with `block`, at least one, unless `timeout_s` passes first."""
+        first = self.get(timeout_s) if block else None
+        items: list[InboxItem] = [] if first is None else [first]
         while not self._queue.empty():
             items.append(self._queue.get_nowait())
         return items

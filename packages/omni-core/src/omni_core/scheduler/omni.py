@@ -49,7 +49,8 @@ class OmniScheduler:
         self._entered = 0
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
-        """The main loop; sleeps only while the engine has nothing it can do."""
+        """The main loop; sleeps only while the engine has nothing it can do, until something comes
+        or the engine wants to go on."""
         while self._receive(inbox, outbox):
             if self._engine.runnable():
                 self._step(outbox)
@@ -63,7 +64,9 @@ class OmniScheduler:
         return {**engine, **self._more_stats(), **mine}
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
-        for item in inbox.drain(block=not self._engine.runnable()):
+        idle = not self._engine.runnable()
+        timeout_s = self._engine.wakes_in_s() if idle else None
+        for item in inbox.drain(block=idle, timeout_s=timeout_s):
             match item:
                 case Work():
                     self._admit(item, outbox)

@@ -182,6 +182,10 @@ class ScriptedEngine:
         """See `Engine.runnable`."""
         return any(script[0] is not None for script in self._scripts.values())
 
+    def wakes_in_s(self) -> float | None:
+        """See `Engine.wakes_in_s`."""
+        return None
+
     def step(self) -> list[StepOutput]:
         """See `Engine.step`."""
         self._steps += 1

@@ -1,6 +1,6 @@
 """One admitted sequence: its KV pages, its sampling state, and when it ends.
 
-Knows tokens and stop conditions. Knows nothing of batching or tensors of the model.
+Knows tokens, stop conditions and which rows come next. Knows nothing of batching or of the model.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omni_core.engine.base import Segment, Sequence
+from omni_core.engine.base import EngineRequest, Segment, Sequence
 from omni_core.engine.stop import StopTracker
-from omni_core.engine.torch_engine.kv import Reservation
+from omni_core.engine.torch_engine.admission import output_limit
+from omni_core.engine.torch_engine.memory import SequencePages
 from omni_core.engine.torch_engine.rules import RowRules
 from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.types import FinishReason, SamplingParams
@@ -33,24 +34,65 @@ def end_token_ids(params: SamplingParams, eos_token_ids: frozenset[int]) -> froz
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ActiveSequence:
-    """A running sequence and all the engine holds for it."""
+    """An opened sequence and all the engine keeps for it, through retractions too."""
 
     seq: Sequence
-    kv: Reservation
-    rules: RowRules
     sampling: RowSampling
     end_ids: frozenset[int]
     max_tokens: int
     """Tokens after which the reply ends, the context's end included."""
     stops: StopTracker | None
+    kv: SequencePages | None = None
+    """None while it does not run: retracted, or gone."""
+    rules: RowRules | None = None
+    """Of the row it has in `kv`."""
+    in_flight: int = 0
+    """Tokens sampled on the device that the host does not know yet."""
+    cached_tokens: int = 0
+    """Prompt rows found in the prefix cache when first admitted."""
+    retracted: bool = False
+    """At least once."""
 
-    def next_segment(self, budget: int) -> Segment:
-        """The next row to decode, or the next at most `budget` rows of the prompt."""
-        start, prompt_len = self.seq.computed, self.seq.request.prompt_len
-        if not self.seq.in_prefill:
-            return Segment(seq=self.seq, start=start, count=1, samples=True)
-        count = min(budget, prompt_len - start)
-        return Segment(seq=self.seq, start=start, count=count, samples=start + count == prompt_len)
+    @classmethod
+    def of(
+        cls,
+        request: EngineRequest,
+        *,
+        eos_token_ids: frozenset[int],
+        max_len: int,
+        text: Callable[[list[int]], str],
+    ) -> ActiveSequence:
+        """A sequence at its first row."""
+        params = request.sampling
+        return cls(
+            seq=Sequence(request=request),
+            sampling=RowSampling.of(params),
+            end_ids=end_token_ids(params, eos_token_ids),
+            max_tokens=output_limit(request, max_len),
+            stops=StopTracker(params.stop, text) if params.stop else None,
+        )
+
+    @property
+    def known_rows(self) -> int:
+        """Rows whose input the host knows but for the newest token's, which samples: after a
+        retraction these are recomputed. Before the first token, the prompt without its last row."""
+        return self.seq.request.prompt_len + len(self.seq.tokens) - 1
+
+    @property
+    def prefill_rows(self) -> int:
+        """Rows to compute before the next decode step."""
+        return self.known_rows + (not self.seq.tokens) - self.seq.computed
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled, those in flight included."""
+        return len(self.seq.tokens) + self.in_flight
+
+    def segment(self, count: int) -> Segment:
+        """The next `count` rows."""
+        seq, end = self.seq, self.seq.computed + count
+        samples = not seq.in_prefill or (not seq.tokens and end == seq.request.prompt_len)
+        return Segment(seq=seq, start=seq.computed, count=count, samples=samples)
 
     def judge(self, token: int) -> Verdict:
         """Decide on the token just appended to `seq.tokens`."""
@@ -66,8 +108,3 @@ class ActiveSequence:
 
     def _flush(self) -> tuple[int, ...]:
         return self.stops.flush() if self.stops else ()
-
-
-def stop_tracker(params: SamplingParams, text: Callable[[list[int]], str]) -> StopTracker | None:
-    """Watches for the request's stop strings; None if it has none."""
-    return StopTracker(params.stop, text) if params.stop else None

@@ -1,8 +1,10 @@
-"""Limits of the torch engine, and where a stage's configuration sets them."""
+"""Limits and choices of the torch engine, and where a stage's configuration sets them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -12,45 +14,80 @@ from omni_core.specs import StageContext
 
 GIB = 1024**3
 
+Lookahead: TypeAlias = Literal["auto", "on", "off"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchEngineConfig:
-    """What bounds one engine."""
+    """What bounds one engine, and what it may do."""
 
     max_running: int = 64
     """Sequences that hold KV pages at once; more wait."""
     max_batch_tokens: int = 4096
     """Rows of one forward: all decode rows, then prompt rows up to this number."""
+    prefill_chunk: int = 512
+    """Most prompt rows of one forward, so that those who decode meanwhile do not stall."""
     kv_budget_bytes: int = 2 * GIB
     """Memory of the KV pool; less is taken when `max_running` longest sequences need less."""
+    prefix_cache: bool = True
+    """Keep KV of earlier requests for prompts that begin alike, if the runner allows it."""
+    lookahead: Lookahead = "auto"
+    """Launch a step before the tokens of the one before are known; auto: on CUDA devices, if the
+    runner allows it."""
+    coalesce_ms: float = 0.0
+    """How long a lone prompt waits for company while nothing runs."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{f.name} must be at least 1" for f in fields(self) if getattr(self, f.name) < 1
-        ]
+        positive = ("max_running", "max_batch_tokens", "prefill_chunk", "kv_budget_bytes")
+        problems = [f"{name} must be at least 1" for name in positive if getattr(self, name) < 1]
         if self.max_batch_tokens < self.max_running:
             problems.append(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_running "
                 f"({self.max_running}): every running sequence may need a row in one step"
             )
+        if self.lookahead not in get_args(Lookahead):
+            problems.append(f"lookahead must be auto, on or off, not {self.lookahead!r}")
+        if not self.coalesce_ms >= 0:
+            problems.append("coalesce_ms must be 0 or more")
         if problems:
             raise ConfigError(problems)
 
+    def looks_ahead(self, runner: ARRunner) -> bool:
+        """Whether to look ahead with this runner; ConfigError if it is told to and cannot."""
+        if self.lookahead == "on" and not runner.lookahead:
+            reason = "needs each token on the host before the next row"
+            if runner.feedback:
+                reason = "makes the next row from what it computes of the sampled token"
+            raise ConfigError(f"lookahead is on, but the model {reason}; set lookahead: off")
+        return runner.lookahead and (
+            self.lookahead == "on" or (self.lookahead == "auto" and runner.device.type == "cuda")
+        )
+
 
 def engine_config(ctx: StageContext, runner: ARRunner) -> TorchEngineConfig:
-    """Limits for a stage: its options `max_running`, `max_batch_tokens`, `kv_budget_bytes`.
+    """Limits for a stage: its options with the names of `TorchEngineConfig`'s fields.
 
     Without `kv_budget_bytes`, a stage on a CUDA card with a `memory_fraction` gets what is left of
-    its share now that the runner's weights are loaded.
+    its share now that the runner's weights are loaded. ConfigError for what cannot be, such as a
+    prefix cache for a runner whose KV may not be shared.
     """
-    values: dict[str, int] = {}
-    for field in fields(TorchEngineConfig):
-        if field.name in ctx.stage.options:
-            values[field.name] = _integer(ctx, field.name)
+    options = ctx.stage.options
+    values: dict[str, Any] = {
+        name: _option(ctx, name, read, kind)
+        for name, (read, kind) in _READ.items()
+        if name in options
+    }
+    if values.get("prefix_cache") and not runner.prefix_cache:
+        raise ConfigError(
+            f"stage {ctx.stage.name!r}: prefix_cache is true, but this stage's KV cannot be shared "
+            "between requests; leave the option out"
+        )
     fraction = ctx.stage.memory_fraction
     if "kv_budget_bytes" not in values and fraction is not None and runner.device.type == "cuda":
         values["kv_budget_bytes"] = _rest_of_share(ctx, runner.device, fraction)
-    return TorchEngineConfig(**values)
+    config = TorchEngineConfig(**values)
+    config.looks_ahead(runner)
+    return config
 
 
 def _rest_of_share(ctx: StageContext, device: torch.device, fraction: float) -> int:
@@ -64,11 +101,37 @@ def _rest_of_share(ctx: StageContext, device: torch.device, fraction: float) -> 
     return share - weights
 
 
-def _integer(ctx: StageContext, name: str) -> int:
+def _option(ctx: StageContext, name: str, read: Callable[[Any], Any], kind: str) -> Any:
     value = ctx.stage.options[name]
     try:
-        return int(value)
+        return read(value)
     except (TypeError, ValueError) as exc:
         raise ConfigError(
-            f"stage {ctx.stage.name!r}: {name} must be a whole number, not {value!r}"
+            f"stage {ctx.stage.name!r}: {name} must be {kind}, not {value!r}"
         ) from exc
+
+
+def _truth(value: Any) -> bool:
+    truth = {"true": True, "false": False}.get(str(value).lower())
+    if truth is None:
+        raise ValueError(value)
+    return truth
+
+
+def _switch(value: Any) -> str:
+    """YAML reads a bare on or off as a truth value."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+_WHOLE = (int, "a whole number")
+_READ: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "max_running": _WHOLE,
+    "max_batch_tokens": _WHOLE,
+    "prefill_chunk": _WHOLE,
+    "kv_budget_bytes": _WHOLE,
+    "prefix_cache": (_truth, "true or false"),
+    "lookahead": (_switch, "auto, on or off"),
+    "coalesce_ms": (float, "a number"),
+}

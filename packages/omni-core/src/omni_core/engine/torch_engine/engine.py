@@ -1,16 +1,15 @@
 """The embedded AR engine: continuous batching over a paged KV cache.
 
-Knows sequences, batches and KV pages. Knows nothing of models or modalities: an `ARRunner` does.
-
-Pages for a whole reply are reserved on admission, first come first served, so a running sequence
-never waits for memory.
+Knows the order of one step: plan, forward, draw, resolve. Its parts know the rest: who runs
+(`residents`), what a step computes (`planner`), where KV lies (`memory`, `sharing`), how tokens are
+drawn (`tokens`). Knows nothing of models or modalities: an `ARRunner` does.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
-from itertools import takewhile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,28 +20,30 @@ from omni_core.engine.base import (
     Batch,
     EngineRequest,
     EngineStats,
-    RequestFailedError,
-    Segment,
-    Sequence,
     StepOutput,
+    TokenLogprobs,
 )
-from omni_core.engine.torch_engine.active import ActiveSequence, end_token_ids, stop_tracker
-from omni_core.engine.torch_engine.admission import check_request, output_limit
+from omni_core.engine.torch_engine.active import ActiveSequence
+from omni_core.engine.torch_engine.admission import check_request
 from omni_core.engine.torch_engine.attention import PagedAttention
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import KVCache
-from omni_core.engine.torch_engine.rules import LogitsRules, RowRules
-from omni_core.engine.torch_engine.sampling import BatchSampler, RowSampling
-from omni_core.errors import OmniError
+from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner, StepPlan
+from omni_core.engine.torch_engine.residents import Residents
+from omni_core.engine.torch_engine.sharing import PrefixSharing
+from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
+from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A request before admission, with the chunks that came for it meanwhile."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    """A step that was launched and whose tokens the host has not seen."""
 
-    request: EngineRequest
-    kv_tokens: int
-    chunks: list[Any] = field(default_factory=list)
+    sampled: list[ActiveSequence]
+    hidden: torch.Tensor
+    draw: Draw | None
+    """None if nothing was sampled."""
 
 
 class TorchEngine:
@@ -50,185 +51,186 @@ class TorchEngine:
 
     capabilities = TORCH
 
-    def __init__(self, runner: ARRunner, config: TorchEngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        runner: ARRunner,
+        config: TorchEngineConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        start_copy: StartCopy = HostCopy,
+    ) -> None:
+        """`clock` in seconds, for `coalesce_ms`; `start_copy` brings tokens to the host."""
+        config = config or TorchEngineConfig()
+        rows, device = config.max_running, runner.device
         self._runner = runner
-        self._config = config or TorchEngineConfig()
-        rows = self._config.max_running
+        self._looks_ahead = config.looks_ahead(runner)
         self._cache = KVCache(
             runner.kv,
-            budget_bytes=self._config.kv_budget_bytes,
+            budget_bytes=config.kv_budget_bytes,
             rows=rows,
-            device=runner.device,
+            device=device,
             dtype=runner.dtype,
         )
         runner.prepare(rows)
-        self._rules = LogitsRules(rows, runner.vocab_size, runner.suppress, runner.device)
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._running: dict[str, ActiveSequence] = {}
+        self._memory = KVMemory(self._cache, rows)
+        self._sharing = PrefixSharing(
+            self._memory, runner, page_size=self._cache.page_size, enabled=config.prefix_cache
+        )
+        self._sampler = TokenSampler(rows, runner.vocab_size, runner.suppress, device, start_copy)
+        self._residents = Residents(
+            runner,
+            self._memory,
+            self._sharing,
+            pages_for=self._cache.pages_for,
+            seat=self._sampler.seat,
+            coalesce_s=config.coalesce_ms / 1000,
+            clock=clock,
+        )
+        self._planner = Planner(self._residents, self._memory, self._sharing, config, runner.ready)
+        self._flight: _Flight | None = None
+        self._rows: tuple[list[int], torch.Tensor] = ([], upload([], device))
         self._steps = 0
+        self._lookahead_steps = 0
         self._tokens = 0
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine`."""
-        request_id = request.request_id
-        if request_id in self._waiting or request_id in self._running:
-            raise ValueError(f"request {request_id!r} is still in the engine")
-        max_len = self._runner.kv.max_len
+        if request.request_id in self._residents:
+            raise ValueError(f"request {request.request_id!r} is still in the engine")
         check_request(
             request,
-            max_len=max_len,
-            pages_total=self._cache.pages.total,
+            max_len=self._runner.kv.max_len,
+            cache=self._cache,
             vocab_size=self._runner.vocab_size,
         )
-        kv_tokens = request.prompt_len + output_limit(request, max_len)
-        self._waiting[request_id] = _Waiting(request, kv_tokens)
+        self._residents.add(request)
 
     @torch.inference_mode()
     def feed(self, request_id: str, chunk: Any) -> None:
         """See `Engine`."""
-        if active := self._running.get(request_id):
-            self._runner.feed(active.seq, chunk)
-        elif waiting := self._waiting.get(request_id):
-            waiting.chunks.append(chunk)
+        self._residents.feed(request_id, chunk)
 
     def runnable(self) -> bool:
         """See `Engine`."""
-        return self._admissible() or any(self._can_run(a) for a in self._running.values())
+        in_flight = self._flight is not None
+        return in_flight or self._residents.admissible() or self._planner.can_run()
+
+    def wakes_in_s(self) -> float | None:
+        """See `Engine`."""
+        return self._residents.held_s() or None
 
     @torch.inference_mode()
     def step(self) -> list[StepOutput]:
-        """See `Engine`."""
-        self._admit()
-        batch = self._schedule()
-        if not batch:
+        """See `Engine`. With look-ahead, the next step is launched before this one is resolved."""
+        self._residents.admit()
+        flight = self._flight or self._launch(self._planner.plan())
+        self._flight = None
+        if flight is None:
             return []
-        self._steps += 1
-        hidden = self._forward(batch)
-        sampled = [self._running[s.seq.request_id] for s in batch if s.samples]
-        if not sampled:
-            return []
-        self._sample(sampled, hidden)
-        outputs = self._collect(sampled, hidden)
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._retire(output.request_id)
-        return outputs
+        if self._looks_ahead and len(flight.sampled) >= LOOKAHEAD_DECODES:
+            self._flight = self._launch(self._planner.plan(ahead=True))
+            self._lookahead_steps += self._flight is not None
+        return self._resolve(flight)
 
     @torch.inference_mode()
     def abort(self, request_id: str) -> None:
         """See `Engine`."""
-        if self._waiting.pop(request_id, None) is None and request_id in self._running:
-            self._retire(request_id)
+        self._residents.end(request_id)
 
     def stats(self) -> EngineStats:
         """See `Engine`."""
         return EngineStats(
-            waiting=len(self._waiting),
-            running=len(self._running),
-            kv_pages_used=self._cache.pages.used,
+            waiting=self._residents.waiting,
+            running=len(self._residents.running),
+            kv_pages_used=self._memory.used,
             kv_pages_total=self._cache.pages.total,
+            kv_pages_cached=self._memory.cached,
             steps=self._steps,
             tokens=self._tokens,
+            prompt_tokens=self._residents.prompt_tokens,
+            prefix_hit_tokens=self._sharing.hit_tokens,
+            cut_prompts=self._planner.cut_prompts,
+            retractions=self._residents.retractions,
+            lookahead_steps=self._lookahead_steps,
         )
 
-    def _admissible(self) -> bool:
-        first = next(iter(self._waiting.values()), None)
-        return first is not None and self._cache.fits(first.kv_tokens)
+    def _launch(self, plan: StepPlan) -> _Flight | None:
+        """Run the forward and draw; None if nothing was planned."""
+        if not plan.segments:
+            return None
+        self._steps += 1
+        hidden = self._forward(plan)
+        for active in plan.prompts:
+            self._sharing.publish(active)
+        sampled = plan.sampled
+        draw = self._sampler.draw(sampled, self._runner.logits(hidden)) if sampled else None
+        for active in sampled:
+            active.in_flight += 1
+        return _Flight(sampled, hidden, draw)
 
-    def _can_run(self, active: ActiveSequence) -> bool:
-        return active.seq.in_prefill or self._runner.ready(active.seq)
-
-    def _admit(self) -> None:
-        """Open waiting requests in order, as long as the first of them fits."""
-        while self._admissible():
-            _, waiting = self._waiting.popitem(last=False)
-            seq = Sequence(request=waiting.request)
-            try:
-                self._runner.open(seq)
-            except OmniError as exc:
-                raise RequestFailedError(seq.request_id, exc) from exc
-            self._running[seq.request_id] = self._activate(seq, waiting.kv_tokens)
-            try:
-                for chunk in waiting.chunks:
-                    self._runner.feed(seq, chunk)
-            except OmniError as exc:
-                self._retire(seq.request_id)
-                raise RequestFailedError(seq.request_id, exc) from exc
-
-    def _activate(self, seq: Sequence, kv_tokens: int) -> ActiveSequence:
-        params, runner = seq.request.sampling, self._runner
-        kv = self._cache.reserve(kv_tokens)
-        seq.row = kv.row
-        end_ids = end_token_ids(params, runner.eos_token_ids)
-        rules = RowRules.of(kv.row, params, end_ids, runner.device)
-        self._rules.open(rules, seq.request.prompt_token_ids)
-        return ActiveSequence(
-            seq=seq,
-            kv=kv,
-            rules=rules,
-            sampling=RowSampling.of(params),
-            end_ids=end_ids,
-            max_tokens=output_limit(seq.request, runner.kv.max_len),
-            stops=stop_tracker(params, runner.text),
-        )
-
-    def _retire(self, request_id: str) -> None:
-        active = self._running.pop(request_id)
-        self._cache.release(active.kv)
-        self._runner.close(active.seq)
-
-    def _schedule(self) -> list[Segment]:
-        """One row of every decode sequence that is ready, then prompt rows up to the budget."""
-        budget = self._config.max_batch_tokens
-        prefill = [a for a in self._running.values() if a.seq.in_prefill]
-        decode = [a for a in self._running.values() if not a.seq.in_prefill]
-        batch: list[Segment] = []
-        for active in [a for a in decode if self._runner.ready(a.seq)] + prefill:
-            if budget > 0:
-                batch.append(active.next_segment(budget))
-                budget -= batch[-1].count
-        return batch
-
-    def _forward(self, segments: list[Segment]) -> torch.Tensor:
-        rows = [segment.seq.row for segment in segments]
-        decoding = [s.seq for s in takewhile(lambda s: bool(s.seq.tokens), segments)]
+    def _forward(self, plan: StepPlan) -> torch.Tensor:
+        self._memory.map()
+        rows = self._row_tensor([a.seq.row for a in plan.decodes])
         batch = Batch(
-            segments=segments,
-            decodes=len(decoding),
-            rows=torch.tensor(rows[: len(decoding)], device=self._cache.device),
-            tokens=torch.tensor([s.tokens[-1] for s in decoding], device=self._cache.device),
-            attend=PagedAttention(self._cache, segments, rows),
+            segments=plan.segments,
+            decodes=len(plan.decodes),
+            rows=rows,
+            tokens=self._sampler.newest(rows),
+            attend=PagedAttention(self._cache, plan.segments, [s.seq.row for s in plan.segments]),
         )
         hidden = self._runner.forward(batch)
-        for segment in segments:
+        for segment in plan.segments:
             segment.seq.computed += segment.count
         return hidden
 
-    def _sample(self, sampled: list[ActiveSequence], hidden: torch.Tensor) -> None:
-        """Append one token to each sequence."""
-        rules = [a.rules for a in sampled]
-        lengths = [len(a.seq.tokens) for a in sampled]
-        logits = self._rules.apply(self._runner.logits(hidden), rules, lengths)
-        tokens = BatchSampler([a.sampling for a in sampled], self._runner.device)(logits)
-        self._rules.count(rules, tokens)
-        for active, token in zip(sampled, tokens.tolist(), strict=True):
-            active.seq.tokens.append(token)
-        self._tokens += len(sampled)
+    def _row_tensor(self, rows: list[int]) -> torch.Tensor:
+        """(len(rows),); made anew only when the rows change."""
+        if rows != self._rows[0]:
+            self._rows = (rows, upload(rows, self._cache.device))
+        return self._rows[1]
 
-    def _collect(self, sampled: list[ActiveSequence], hidden: torch.Tensor) -> list[StepOutput]:
-        seqs = [a.seq for a in sampled]
-        verdicts = [a.judge(a.seq.tokens[-1]) for a in sampled]
+    def _resolve(self, flight: _Flight) -> list[StepOutput]:
+        """Learn the tokens of a step and act on them. What ended after the launch was computed once
+        too often; nothing of that is kept."""
+        if flight.draw is None:
+            return []
+        tokens, logprobs = flight.draw.wait()
+        places = [i for i, active in enumerate(flight.sampled) if active.kv is not None]
+        going = [flight.sampled[i] for i in places]
+        for active, place in zip(going, places, strict=True):
+            active.in_flight -= 1
+            active.seq.tokens.append(tokens[place])
+        self._tokens += len(going)
+        whole = len(going) == len(flight.sampled)
+        hidden = flight.hidden if whole else flight.hidden[places]
+        outputs = self._collect(going, hidden, [logprobs.get(i) for i in places])
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._residents.end(output.request_id)
+        return outputs
+
+    def _collect(
+        self,
+        going: list[ActiveSequence],
+        hidden: torch.Tensor,
+        logprobs: list[TokenLogprobs | None],
+    ) -> list[StepOutput]:
+        if not going:
+            return []
+        verdicts = [a.judge(a.seq.tokens[-1]) for a in going]
         finished = [v.finish_reason is not None for v in verdicts]
-        data = self._runner.collect(seqs, hidden, finished)
+        data = self._runner.collect([a.seq for a in going], hidden, finished)
         return [
             StepOutput(
-                request_id=seq.request_id,
-                token=seq.tokens[-1],
-                index=len(seq.tokens) - 1,
+                request_id=active.seq.request_id,
+                token=active.seq.tokens[-1],
+                index=len(active.seq.tokens) - 1,
                 data=item,
                 held=verdict.held,
                 released=verdict.released,
+                logprobs=measured,
+                cached_tokens=active.cached_tokens,
                 finish_reason=verdict.finish_reason,
             )
-            for seq, verdict, item in zip(seqs, verdicts, data, strict=True)
+            for active, verdict, item, measured in zip(going, verdicts, data, logprobs, strict=True)
         ]

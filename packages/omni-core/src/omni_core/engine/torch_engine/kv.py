@@ -1,24 +1,21 @@
-"""Paged KV memory: a pool of slots per layer, handed out to sequences in pages.
+"""Paged KV memory: a pool of slots per layer, cut into pages, and the page table of every row.
 
-Knows rows (places in the running batch), pages and slots. Knows nothing of requests or models.
+Knows rows (places in the running batch), pages and slots. Knows nothing of requests or models, nor
+of who holds a page.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
 from omni_core.engine.base import KVSpec
+from omni_core.engine.torch_engine.transfer import upload
 from omni_core.errors import ConfigError
 
 PAGE_SIZE = 16
-"""Tokens in a page."""
-
-
-def pages_for(tokens: int) -> int:
-    """Pages that hold `tokens` tokens."""
-    return -(-tokens // PAGE_SIZE)
+"""Tokens in a page, unless a cache is made with another size."""
 
 
 class PageAllocator:
@@ -47,28 +44,22 @@ class PageAllocator:
         self._used.update(pages)
         return pages
 
-    def give(self, pages: list[int]) -> None:
-        """Take pages back; ValueError if one of them is not handed out."""
-        if not self._used.issuperset(pages):
-            raise ValueError(f"pages {sorted(set(pages) - self._used)} are not in use")
-        self._used.difference_update(pages)
+    def give(self, pages: Sequence[int]) -> None:
+        """Take pages back; ValueError if one of them is not handed out or comes twice."""
+        returned = set(pages)
+        if len(returned) < len(pages) or not self._used.issuperset(returned):
+            raise ValueError(f"pages {sorted(pages)} are not in use, once each")
+        self._used.difference_update(returned)
         self._free.extend(pages)
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What one sequence holds: a row of the block tables and its pages, in order."""
-
-    row: int
-    pages: list[int]
 
 
 class KVCache:
     """Keys and values of all running sequences.
 
-    `keys[layer]` and `values[layer]` are (slots, kv_heads, head_dim). Token `p` of a sequence lies
-    in slot `page * PAGE_SIZE + p % PAGE_SIZE`, where `page` is entry `p // PAGE_SIZE` of the
-    sequence's row of the block tables.
+    `keys[layer]` and `values[layer]` are (slots, kv_heads, head_dim). Token `p` of the sequence in
+    `row` lies in slot `page * page_size + p % page_size`, where `page` is
+    `tables[row, p // page_size]`. `tables` is int64 (rows, pages_per_row) on the device; entries
+    beyond a sequence's pages are stale, but always the number of some page.
     """
 
     def __init__(
@@ -79,41 +70,36 @@ class KVCache:
         rows: int,
         device: torch.device,
         dtype: torch.dtype,
+        page_size: int = PAGE_SIZE,
     ) -> None:
-        pages_per_row = pages_for(spec.max_len)
-        page_bytes = 2 * spec.layers * PAGE_SIZE * spec.kv_heads * spec.head_dim * dtype.itemsize
+        self.page_size = page_size
+        self.device = device
+        pages_per_row = self.pages_for(spec.max_len)
+        page_bytes = 2 * spec.layers * page_size * spec.kv_heads * spec.head_dim * dtype.itemsize
         total = min(budget_bytes // page_bytes, rows * pages_per_row)
         if total < 1:
             raise ConfigError(
-                f"a KV budget of {budget_bytes} bytes holds no page of {PAGE_SIZE} tokens "
+                f"a KV budget of {budget_bytes} bytes holds no page of {page_size} tokens "
                 f"({page_bytes} bytes); raise kv_budget_bytes or the stage's memory_fraction"
             )
-        shape = (total * PAGE_SIZE, spec.kv_heads, spec.head_dim)
+        shape = (total * page_size, spec.kv_heads, spec.head_dim)
         self.keys = [torch.empty(shape, device=device, dtype=dtype) for _ in range(spec.layers)]
         self.values = [torch.empty_like(keys) for keys in self.keys]
         self.pages = PageAllocator(total)
-        self.device = device
-        self._free_rows = list(range(rows - 1, -1, -1))
-        self._tables = torch.zeros(rows, pages_per_row, dtype=torch.long, device=device)
+        self.tables = torch.zeros(rows, pages_per_row, dtype=torch.long, device=device)
 
-    def fits(self, tokens: int) -> bool:
-        """Whether `reserve` would succeed now."""
-        return bool(self._free_rows) and pages_for(tokens) <= self.pages.free
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold `tokens` tokens."""
+        return -(-tokens // self.page_size)
 
-    def reserve(self, tokens: int) -> Reservation:
-        """A row and pages for `tokens` tokens; ValueError if they do not fit now."""
-        if not self._free_rows:
-            raise ValueError("every row is in use")
-        pages = self.pages.take(pages_for(tokens))
-        row = self._free_rows.pop()
-        self._tables[row, : len(pages)] = torch.tensor(pages, device=self.device)
-        return Reservation(row, pages)
-
-    def release(self, reservation: Reservation) -> None:
-        """Free what `reserve` gave; once."""
-        self.pages.give(reservation.pages)
-        self._free_rows.append(reservation.row)
+    def map(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        """Write (row, index, page) entries of the page tables; of equal places the last counts."""
+        places = {(row, index): page for row, index, page in entries}
+        rows, indices = zip(*places, strict=True)
+        where = upload([rows, indices, tuple(places.values())], self.device)
+        self.tables[where[0], where[1]] = where[2]
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Slots of tokens `positions` of the sequences in `rows`; int64, shapes broadcast."""
-        return self._tables[rows, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+        pages = self.tables[rows, positions // self.page_size]
+        return pages * self.page_size + positions % self.page_size

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from omni_core.engine.torch_engine.transfer import upload
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
 
@@ -27,8 +28,8 @@ class RowRules:
     presence: float
     frequency: float
     """0 is off."""
-    bias_ids: torch.Tensor | None
-    bias: torch.Tensor | None
+    bias: tuple[torch.Tensor, torch.Tensor] | None
+    """Token ids, and what to add to each; None is off."""
     min_tokens: int
     end_ids: torch.Tensor
 
@@ -44,16 +45,19 @@ class RowRules:
             repetition=1.0 if repetition is None else repetition,
             presence=params.presence_penalty or 0.0,
             frequency=params.frequency_penalty or 0.0,
-            bias_ids=torch.tensor(list(bias), device=device) if bias else None,
-            bias=torch.tensor(list(bias.values()), device=device) if bias else None,
+            bias=_tensors(bias, device) if bias else None,
             min_tokens=params.min_tokens or 0,
-            end_ids=torch.tensor(sorted(end_ids), dtype=torch.long, device=device),
+            end_ids=upload(sorted(end_ids), device),
         )
 
     @property
     def penalises(self) -> bool:
         """Whether earlier tokens matter to this row."""
         return self.repetition != 1 or self.presence != 0 or self.frequency != 0
+
+
+def _tensors(bias: dict[int, float], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return upload(list(bias), device), upload(list(bias.values()), device, torch.float32)
 
 
 def check_sampling(params: SamplingParams, vocab_size: int) -> None:
@@ -68,70 +72,91 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
             )
     if params.repetition_penalty is not None and params.repetition_penalty <= 0:
         raise RequestError("repetition_penalty must be above 0", param="repetition_penalty")
+    if params.logprobs is not None and params.logprobs < 0:
+        raise RequestError("logprobs must not be negative", param="logprobs")
 
 
 class LogitsRules:
-    """Applies `RowRules` to a batch and counts tokens for the rows that penalise."""
+    """The rules of every row of the running batch, and the tokens seen by rows that penalise."""
 
     def __init__(
         self, rows: int, vocab_size: int, suppress: torch.Tensor | None, device: torch.device
     ) -> None:
-        self._suppress = suppress
+        self.suppress = suppress
         self._shape = (rows, vocab_size)
-        self._device = device
+        self.device = device
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def _seen(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def seen(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(rows, vocab) each: bool, in the prompt; int32, times generated. Made on first use."""
         if self._tables is None:
             self._tables = (
-                torch.zeros(self._shape, dtype=torch.bool, device=self._device),
-                torch.zeros(self._shape, dtype=torch.int32, device=self._device),
+                torch.zeros(self._shape, dtype=torch.bool, device=self.device),
+                torch.zeros(self._shape, dtype=torch.int32, device=self.device),
             )
         return self._tables
 
-    def open(self, rules: RowRules, prompt_token_ids: Sequence[int]) -> None:
-        """Start a sequence in its row."""
+    def open(
+        self, rules: RowRules, prompt_token_ids: Sequence[int], tokens: Sequence[int] = ()
+    ) -> None:
+        """Start a sequence in its row, or go on with one that has `tokens` already."""
         if not rules.penalises:
             return
-        in_prompt, generated = self._seen()
+        in_prompt, generated = self.seen()
         in_prompt[rules.row] = False
         in_prompt[rules.row, torch.tensor(prompt_token_ids, dtype=torch.long)] = True
-        generated[rules.row] = 0
+        counts = torch.bincount(torch.tensor(tokens, dtype=torch.long), minlength=self._shape[1])
+        generated[rules.row] = counts.to(generated)
 
-    def count(self, rules: Sequence[RowRules], tokens: torch.Tensor) -> None:
-        """Remember the tokens (M,) just sampled for the rows `rules`."""
-        index = [i for i, r in enumerate(rules) if r.penalises]
-        if index:
-            _, generated = self._seen()
-            generated[[rules[i].row for i in index], tokens[index]] += 1
+    def batch(self, rules: Sequence[RowRules]) -> BatchRules:
+        """The rules of the rows of one batch, in its order; good for many steps of it."""
+        return BatchRules(self, rules, self.device)
 
-    def apply(
-        self, logits: torch.Tensor, rules: Sequence[RowRules], lengths: Sequence[int]
-    ) -> torch.Tensor:
-        """float32 (M, vocab) logits, changed in place; `lengths` tokens were generated so far."""
+
+class BatchRules:
+    """The rules of one batch, prepared once. Without any, its methods do nothing."""
+
+    def __init__(self, table: LogitsRules, rules: Sequence[RowRules], device: torch.device) -> None:
+        self._table = table
+        self._biased = [(i, *r.bias) for i, r in enumerate(rules) if r.bias]
+        self._early = [(i, r) for i, r in enumerate(rules) if r.min_tokens]
         penalised = [i for i, r in enumerate(rules) if r.penalises]
+        self._index: torch.Tensor | None = None
         if penalised:
-            logits[penalised] = self._penalise(logits[penalised], [rules[i] for i in penalised])
-        for i, r in enumerate(rules):
-            if r.bias_ids is not None and r.bias is not None:
-                logits[i, r.bias_ids] += r.bias
-            if lengths[i] < r.min_tokens:
-                logits[i, r.end_ids] = -torch.inf
-        if self._suppress is not None:
-            logits.masked_fill_(self._suppress, -torch.inf)
+            self._index = upload(penalised, device)
+            self._rows = upload([rules[i].row for i in penalised], device)
+            factors = [
+                [getattr(rules[i], name) for i in penalised]
+                for name in ("repetition", "presence", "frequency")
+            ]
+            self._factors = upload(factors, device, torch.float32)[:, :, None]
+
+    def count(self, tokens: torch.Tensor) -> None:
+        """Remember the tokens (M,) just sampled."""
+        if self._index is not None:
+            _, generated = self._table.seen()
+            generated[self._rows, tokens[self._index]] += 1
+
+    def apply(self, logits: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """float32 (M, vocab) logits, changed in place; `lengths` tokens were generated so far."""
+        if self._index is not None:
+            logits[self._index] = self._penalise(logits[self._index])
+        for i, ids, bias in self._biased:
+            logits[i, ids] += bias
+        for i, rules in self._early:
+            if lengths[i] < rules.min_tokens:
+                logits[i, rules.end_ids] = -torch.inf
+        if self._table.suppress is not None:
+            logits.masked_fill_(self._table.suppress, -torch.inf)
         return logits
 
-    def _penalise(self, logits: torch.Tensor, rules: Sequence[RowRules]) -> torch.Tensor:
+    def _penalise(self, logits: torch.Tensor) -> torch.Tensor:
         """Repetition as in transformers' `RepetitionPenaltyLogitsProcessor`, over prompt and reply;
         presence and frequency as in OpenAI's API reference, over the reply alone."""
-        rows = [r.row for r in rules]
-        in_prompt, generated = self._seen()
-        counts = generated[rows]
-        seen = in_prompt[rows] | (counts > 0)
-        repetition, presence, frequency = torch.tensor(
-            [[r.repetition, r.presence, r.frequency] for r in rules], device=self._device
-        ).T[:, :, None]
+        in_prompt, generated = self._table.seen()
+        counts = generated[self._rows]
+        seen = in_prompt[self._rows] | (counts > 0)
+        repetition, presence, frequency = self._factors
         scaled = torch.where(logits < 0, logits * repetition, logits / repetition)
         logits = torch.where(seen, scaled, logits)
         return logits.sub_(counts * frequency + (counts > 0) * presence)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from omni_core.engine.torch_engine.transfer import upload
 from omni_core.types import SamplingParams
 
 _SEEDS = 2**64
@@ -69,17 +70,20 @@ class BatchSampler:
 
     def __init__(self, rows: Sequence[RowSampling], device: torch.device) -> None:
         self._device = device
+        self._pinned = device.type == "cuda"
         self._sampled = [i for i, row in enumerate(rows) if not row.greedy]
         self._all_sampled = len(self._sampled) == len(rows)
         self._generators = [_generator(rows[i]) for i in self._sampled]
         if not self._sampled:
             return
         drawn = [rows[i] for i in self._sampled]
-        self._index = torch.tensor(self._sampled, device=device)
+        self._index = upload(self._sampled, device)
         self._temperature = self._column([row.temperature for row in drawn])
-        self._top_k = [row.top_k for row in drawn] if any(row.top_k > 0 for row in drawn) else None
-        self._top_p = [row.top_p for row in drawn] if any(row.top_p < 1 for row in drawn) else None
-        self._min_p = [row.min_p for row in drawn] if any(row.min_p > 0 for row in drawn) else None
+        self._top_k = _TopK.of([row.top_k for row in drawn], device)
+        self._top_p = self._top_p_limits([row.top_p for row in drawn])
+        self._min_p = None
+        if any(row.min_p > 0 for row in drawn):
+            self._min_p = self._column([row.min_p for row in drawn])
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """float32 (M, vocab) -> int64 (M,) token ids."""
@@ -95,13 +99,11 @@ class BatchSampler:
         """Scores of the sampled rows alone, (S, vocab): scaled, and -inf where filtered out."""
         scores = logits / self._temperature
         if self._top_k is not None:
-            scores = _keep_top_k(scores, self._top_k)
+            scores = self._top_k.keep(scores)
         if self._top_p is not None:
-            # A limit below 0 removes nothing: rows without top-p beside rows with it.
-            limit = self._column([1.0 - p if p < 1 else -1.0 for p in self._top_p])
-            scores = _keep_top_p(scores, limit)
+            scores = _keep_top_p(scores, self._top_p)
         if self._min_p is not None:
-            scores = _keep_min_p(scores, self._column(self._min_p))
+            scores = _keep_min_p(scores, self._min_p)
         return scores
 
     def _draw(self, scores: torch.Tensor) -> torch.Tensor:
@@ -110,15 +112,23 @@ class BatchSampler:
         Vocabulary order, not sorted order: there, two near-equal scores that swap places between
         two batch shapes would change the token drawn.
         """
-        draws = [torch.rand((), generator=g, dtype=torch.float64) for g in self._generators]
-        uniform = torch.stack(draws).to(self._device)[:, None]
+        uniform = torch.empty(len(self._generators), dtype=torch.float64, pin_memory=self._pinned)
+        for place, generator in zip(uniform, self._generators, strict=True):
+            torch.rand((), generator=generator, dtype=torch.float64, out=place)
+        uniform = uniform.to(self._device, non_blocking=True)[:, None]
         cumulative = scores.softmax(-1).double().cumsum(-1)
         targets = uniform * cumulative[:, -1:]
         tokens = torch.searchsorted(cumulative, targets, right=True)[:, 0]
         return tokens.clamp_(max=scores.shape[-1] - 1)
 
+    def _top_p_limits(self, top_p: list[float]) -> torch.Tensor | None:
+        if all(p >= 1 for p in top_p):
+            return None
+        # A limit below 0 removes nothing: rows without top-p beside rows with it.
+        return self._column([1.0 - p if p < 1 else -1.0 for p in top_p])
+
     def _column(self, values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)[:, None]
+        return upload(values, self._device, torch.float32)[:, None]
 
 
 def _generator(row: RowSampling) -> torch.Generator:
@@ -127,14 +137,31 @@ def _generator(row: RowSampling) -> torch.Generator:
     return row.generator
 
 
-def _keep_top_k(scores: torch.Tensor, top_k: list[int]) -> torch.Tensor:
-    """Keep scores not below the row's k-th highest (ties stay); k <= 0 keeps all."""
-    vocab = scores.shape[-1]
-    wanted = [min(k, vocab) if k > 0 else 0 for k in top_k]
-    highest = scores.topk(max(wanted)).values
-    last = torch.tensor([max(k, 1) - 1 for k in wanted], device=scores.device)[:, None]
-    on = torch.tensor([k > 0 for k in wanted], device=scores.device)[:, None]
-    return scores.masked_fill(on & (scores < highest.gather(-1, last)), -torch.inf)
+@dataclass(frozen=True, slots=True, eq=False)
+class _TopK:
+    """The top-k filter of some rows."""
+
+    largest: int
+    last: torch.Tensor
+    """Int64 (S, 1): place of the row's k-th highest score."""
+    on: torch.Tensor
+    """Bool (S, 1)."""
+
+    @classmethod
+    def of(cls, top_k: list[int], device: torch.device) -> _TopK | None:
+        """None if no row has the filter; a k of 0 or less keeps all."""
+        largest = max(top_k)
+        if largest <= 0:
+            return None
+        last = upload([max(k, 1) - 1 for k in top_k], device)[:, None]
+        return cls(largest, last, upload([k > 0 for k in top_k], device, torch.bool)[:, None])
+
+    def keep(self, scores: torch.Tensor) -> torch.Tensor:
+        """Keep scores not below the row's k-th highest (ties stay)."""
+        vocab = scores.shape[-1]
+        highest = scores.topk(min(self.largest, vocab)).values
+        bound = highest.gather(-1, self.last.clamp(max=vocab - 1))
+        return scores.masked_fill(self.on & (scores < bound), -torch.inf)
 
 
 def _keep_top_p(scores: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
