@@ -9,7 +9,17 @@ from dataclasses import replace
 
 from omni_core.specs import PipelineConfig, Ref, StageConfig
 
-AR_OPTIONS = dict.fromkeys(("max_running", "max_batch_tokens", "kv_budget_bytes"))
+AR_OPTIONS = dict.fromkeys(
+    (
+        "max_running",
+        "max_batch_tokens",
+        "prefill_chunk",
+        "kv_budget_bytes",
+        "prefix_cache",
+        "lookahead",
+        "coalesce_ms",
+    )
+)
 ENCODER_OPTIONS = ("activation_budget_bytes", "cache_entries", "cache_bytes")
 MEDIA_OPTIONS = dict.fromkeys(
     (
