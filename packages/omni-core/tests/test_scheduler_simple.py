@@ -71,6 +71,41 @@ def test_what_waits_goes_together_up_to_max_batch() -> None:
     assert gate.batches == [["first"], ["a", "b", "c"], ["d", "e"]]
 
 
+def test_a_batch_ends_before_it_costs_too_much() -> None:
+    gate = Gate()
+    scheduler = SimpleScheduler(
+        gate, max_batch=3, cost=lambda work: work.payload["cost"], max_cost=10
+    )
+    with running(scheduler, [work("first", cost=1)]) as (inbox, outbox):
+        gate.until_entered()
+        costs = {"a": 4, "b": 6, "c": 1, "huge": 99, "d": 1, "e": 1, "f": 1, "g": 1}
+        for name, cost in costs.items():
+            inbox.put(work(name, cost=cost))
+        until(lambda: scheduler.stats()["waiting"] == len(costs))
+        gate.open()
+        outbox.wait_for("done", "g")
+    assert gate.batches == [["first"], ["a", "b"], ["c"], ["huge"], ["d", "e", "f"], ["g"]]
+
+
+def test_company_is_not_waited_for_once_a_batch_costs_enough() -> None:
+    gate = Gate()
+    gate.open()
+    scheduler = SimpleScheduler(
+        gate, max_batch=9, max_wait_ms=PATIENCE_S * 1000, cost=lambda work: 6.0, max_cost=10
+    )
+    started = time.monotonic()
+    with running(scheduler, [work("a"), work("b")]) as (_, outbox):
+        outbox.wait_for("done", "a")
+    assert gate.batches[0] == ["a"]
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+def test_numbers_of_the_computation_stand_beside_its_own() -> None:
+    scheduler = SimpleScheduler(lambda works: [{}], more_stats=lambda: {"cache_hits": 3})
+    assert scheduler.stats()["cache_hits"] == 3
+    assert scheduler.stats()["running"] == 0
+
+
 def test_a_lone_request_waits_for_company_and_leaves_when_the_batch_is_full() -> None:
     gate = Gate()
     gate.open()

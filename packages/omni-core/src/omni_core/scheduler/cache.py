@@ -117,7 +117,7 @@ class SharedResults(Generic[V]):
             mine, others = self._claim(missing, results)
             if mine:
                 self._compute(mine, places, compute, results)
-            # Only after our own: two threads that wait for each other's would never end.
+            # After our own, for which others may wait.
             for key, flight in others:
                 flight.landed.wait()
                 if flight.value is not None:

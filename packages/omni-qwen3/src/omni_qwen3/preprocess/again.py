@@ -15,8 +15,7 @@ from omni_qwen3.preprocess.settings import load_settings
 from omni_qwen3.preprocess.video import video_patches
 
 _LET_THROUGH = MediaLimits(
-    max_bytes=1 << 40,
-    max_pixels=1 << 40,
+    max_pixels=(1 << 31) - 1,  # FFmpeg takes no more
     max_audio_seconds=float("inf"),
     max_video_seconds=float("inf"),
     max_frames=1 << 40,
