@@ -7,6 +7,7 @@ The engine knows nothing of modalities; the runner knows nothing of batching pol
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -232,11 +233,43 @@ class Batch:
 class AttentionBatch(Protocol):
     """Attention of one flat batch over the paged cache; made by the engine for each step."""
 
+    @property
+    def parts(self) -> AttentionParts | None:
+        """The same in pieces, for a batch of decode rows alone; None for any other."""
+
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """Append k, v (N, kv_heads, head_dim) and attend q (N, heads, head_dim) causally within
         each sequence, scaled by head_dim**-0.5; returns (N, heads, head_dim)."""
+
+
+class Attend(Protocol):
+    """`AttentionBatch` without its pieces."""
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """See `AttentionBatch`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionParts:
+    """Attention of decode rows as data, so that a runner can make it part of a compiled step."""
+
+    build: Callable[..., Attend]
+    """Makes the attention from `tensors`, then `pools`. A frozen dataclass of plain values, the
+    same for every batch of an engine."""
+    tensors: tuple[torch.Tensor, ...]
+    """What differs from step to step."""
+    dynamic: tuple[Mapping[int, str], ...]
+    """For each of `tensors` {dimension: name} of those whose size differs from step to step."""
+    pools: tuple[torch.Tensor, ...]
+    """Keys and values of all layers: always the same tensors, and written in place."""
+
+    def attend(self) -> Attend:
+        """The attention itself."""
+        return self.build(*self.tensors, *self.pools)
 
 
 class ARRunner(Protocol):

@@ -1,6 +1,8 @@
 """Causal attention of one flat batch over the paged KV cache.
 
-Knows segments and slots. Knows nothing of layers' weights or of why a batch looks as it does.
+Knows segments, pages and slots. Knows nothing of layers' weights or of why a batch looks as it
+does. `PagedAttention` copies contexts out of the pool, which any device can do; `varlen` reads the
+pages where they lie, on a card.
 """
 
 from __future__ import annotations
@@ -12,8 +14,77 @@ from itertools import takewhile
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine.base import Segment
+from omni_core.engine.base import Attend, AttentionBatch, AttentionParts, Segment
 from omni_core.engine.torch_engine.kv import KVCache
+from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.torch_engine.varlen import VarlenAttention, reads_pages
+
+
+def attention(cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> AttentionBatch:
+    """Attention of one step over segments in these rows, the segments of decode rows first."""
+    if reads_pages(cache):
+        return VarlenAttention(cache, segments, rows)
+    return PagedAttention(cache, segments, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeAttention:
+    """`Attend` of D rows, one of each sequence, padded to the longest context L."""
+
+    newest: torch.Tensor
+    """Int64 (D,): the slot of each row itself."""
+    lines: torch.Tensor
+    """Int64 (D * kv_heads * L,): slot * kv_heads + head, in the order row, head, token. So one copy
+    gives each head its context in one piece, as a batched product wants it."""
+    mask: torch.Tensor
+    """Float (D * kv_heads, 1, L): 0 inside a context, -inf beyond."""
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+
+    def __call__(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """See `AttentionBatch`. The softmax is float32, as in transformers' eager attention."""
+        keys, values = self.keys[layer], self.values[layer]
+        keys.index_copy_(0, self.newest, k)
+        values.index_copy_(0, self.newest, v)
+        rows, heads, head_dim = q.shape
+        context = (self.mask.shape[0], self.mask.shape[2], head_dim)
+        kept_keys = keys.view(-1, head_dim).index_select(0, self.lines).view(context)
+        kept_values = values.view(-1, head_dim).index_select(0, self.lines).view(context)
+        queries = q.reshape(context[0], -1, head_dim)
+        scores = torch.baddbmm(self.mask, queries, kept_keys.mT, alpha=head_dim**-0.5)
+        weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+        return torch.bmm(weights, kept_values).view(rows, heads, head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePaging:
+    """Makes `DecodeAttention` from tensors alone: `AttentionParts.build`."""
+
+    page_size: int
+
+    def __call__(self, *tensors: torch.Tensor) -> DecodeAttention:
+        """`starts` (D,): positions of the rows; `pages` (D, pages_per_row): their page tables;
+        `tokens` (L,): 0, 1, ... below the longest context; then keys and values of all layers."""
+        starts, pages, tokens, *pools = tensors
+        keys, values = tuple(pools[: len(pools) // 2]), tuple(pools[len(pools) // 2 :])
+        slots = pages.index_select(1, tokens // self.page_size) * self.page_size
+        slots = slots + tokens % self.page_size
+        beyond = tokens > starts[:, None]
+        # Padding repeats the sequence's own first slot: memory never written could hold NaN, and
+        # NaN times a weight of 0 is NaN.
+        inside = torch.where(beyond, slots[:, :1], slots)
+        kv_heads = keys[0].shape[1]
+        head = torch.arange(kv_heads, device=slots.device)[:, None]
+        mask = torch.where(beyond, -torch.inf, 0.0).to(keys[0].dtype)
+        return DecodeAttention(
+            newest=slots.gather(1, starts[:, None])[:, 0],
+            lines=(inside[:, None] * kv_heads + head).flatten(),
+            mask=mask.repeat_interleave(kv_heads, dim=0)[:, None],
+            keys=keys,
+            values=values,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,78 +97,83 @@ class _Span:
     mask: torch.Tensor | None
     """Bool (count, start + count); None for a prompt's first chunk, which is plainly causal."""
 
+    @classmethod
+    def of(cls, cache: KVCache, segment: Segment, row: int, first: int) -> _Span:
+        """The segment that lies in the batch from row `first`."""
+        context = torch.arange(segment.start + segment.count, device=cache.device)
+        mask = context <= context[segment.start :, None] if segment.start else None
+        slots = cache.slots(upload(row, cache.device), context)
+        return cls(slice(first, first + segment.count), slots, mask)
+
+    def attend(
+        self, keys: torch.Tensor, values: torch.Tensor, qkv: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        """Append the span's rows of a batch to a layer's cache and attend; (count, heads, ...)."""
+        q, k, v = (x[self.rows] for x in qkv)
+        own = self.slots[len(self.slots) - len(q) :]
+        keys.index_copy_(0, own, k)
+        values.index_copy_(0, own, v)
+        attended = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys.index_select(0, self.slots).transpose(0, 1)[None],
+            values.index_select(0, self.slots).transpose(0, 1)[None],
+            attn_mask=self.mask,
+            is_causal=self.mask is None,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return attended[0].transpose(0, 1)
+
 
 class PagedAttention:
-    """`AttentionBatch` for one step; the decode segments must come first.
+    """`AttentionBatch` over copies of the contexts.
 
-    The leading one-row segments attend together, padded to the longest context; every other segment
-    attends by itself.
+    The leading one-row segments attend together; every other segment attends by itself.
     """
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> None:
-        self._cache = cache
-        device = cache.device
-        owners = [row for row, s in zip(rows, segments, strict=True) for _ in range(s.count)]
-        positions = [p for s in segments for p in range(s.start, s.start + s.count)]
-        self._slots = cache.slots(
-            torch.tensor(owners, device=device), torch.tensor(positions, device=device)
-        )
+        self._keys, self._values = cache.keys, cache.values
         self._decodes = sum(1 for _ in takewhile(lambda s: s.count == 1, segments))
-        self._pad_decodes(owners[: self._decodes], positions[: self._decodes])
+        self._parts: AttentionParts | None = None
+        self._decode: Attend | None = None
         self._spans: list[_Span] = []
+        if self._decodes:
+            starts = [segment.start for segment in segments[: self._decodes]]
+            self._parts = decode_parts(cache, starts, rows[: self._decodes])
+            self._decode = self._parts.attend()
         first = self._decodes
         for segment, row in zip(segments[first:], rows[first:], strict=True):
-            self._spans.append(self._span(segment, row, first))
+            self._spans.append(_Span.of(cache, segment, row, first))
             first += segment.count
 
-    def _pad_decodes(self, rows: list[int], positions: list[int]) -> None:
-        """Slots (D, longest) and mask (D, 1, 1, longest) of the decode segments' contexts.
-
-        Padding repeats a sequence's own first slot: memory never written could hold NaN, and
-        NaN times a weight of 0 is NaN.
-        """
-        if not rows:
-            return
-        device = self._cache.device
-        span = torch.arange(max(positions) + 1, device=device)
-        inside = span <= torch.tensor(positions, device=device)[:, None]
-        slots = self._cache.slots(torch.tensor(rows, device=device)[:, None], span)
-        self._decode_slots = torch.where(inside, slots, slots[:, :1])
-        self._decode_mask = None if min(positions) == max(positions) else inside[:, None, None]
-
-    def _span(self, segment: Segment, row: int, first: int) -> _Span:
-        device = self._cache.device
-        context = torch.arange(segment.start + segment.count, device=device)
-        mask = context <= context[segment.start :, None] if segment.start else None
-        slots = self._cache.slots(torch.tensor(row, device=device), context)
-        return _Span(slice(first, first + segment.count), slots, mask)
+    @property
+    def parts(self) -> AttentionParts | None:
+        """See `AttentionBatch`."""
+        return None if self._spans else self._parts
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See `AttentionBatch`."""
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._slots] = k
-        values[self._slots] = v
-        gqa = q.shape[1] != k.shape[1]
-        out = torch.empty_like(q)
-        if self._decodes:
-            attended = F.scaled_dot_product_attention(
-                q[: self._decodes, :, None],
-                keys[self._decode_slots].transpose(1, 2),
-                values[self._decode_slots].transpose(1, 2),
-                attn_mask=self._decode_mask,
-                enable_gqa=gqa,
-            )
-            out[: self._decodes] = attended[:, :, 0]
-        for span in self._spans:
-            attended = F.scaled_dot_product_attention(
-                q[span.rows].transpose(0, 1)[None],
-                keys[span.slots].transpose(0, 1)[None],
-                values[span.slots].transpose(0, 1)[None],
-                attn_mask=span.mask,
-                is_causal=span.mask is None,
-                enable_gqa=gqa,
-            )
-            out[span.rows] = attended[0].transpose(0, 1)
-        return out
+        if self._decode is not None and not self._spans:
+            return self._decode(layer, q, k, v)
+        keys, values = self._keys[layer], self._values[layer]
+        out = [span.attend(keys, values, (q, k, v)) for span in self._spans]
+        if self._decode is not None:
+            first = slice(self._decodes)
+            out.insert(0, self._decode(layer, q[first], k[first], v[first]))
+        return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def decode_parts(cache: KVCache, starts: Sequence[int], rows: Sequence[int]) -> AttentionParts:
+    """Decode rows at positions `starts` of the sequences in `rows`."""
+    where = upload([starts, rows], cache.device)
+    return AttentionParts(
+        build=DecodePaging(cache.page_size),
+        tensors=(
+            where[0],
+            cache.tables.index_select(0, where[1]),
+            torch.arange(max(starts) + 1, device=cache.device),
+        ),
+        dynamic=({0: "batch"}, {0: "batch"}, {0: "context"}),
+        pools=(*cache.keys, *cache.values),
+    )

@@ -25,15 +25,16 @@ from omni_core.engine.base import (
 )
 from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.admission import check_request
-from omni_core.engine.torch_engine.attention import PagedAttention
+from omni_core.engine.torch_engine.attention import attention
 from omni_core.engine.torch_engine.config import TorchEngineConfig
-from omni_core.engine.torch_engine.kv import KVCache
+from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
 from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner, StepPlan
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
 from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
+from omni_core.engine.torch_engine.varlen import page_size_for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +71,7 @@ class TorchEngine:
             rows=rows,
             device=device,
             dtype=runner.dtype,
+            page_size=page_size_for(device, runner.dtype, PAGE_SIZE),
         )
         runner.prepare(rows)
         self._memory = KVMemory(self._cache, rows)
@@ -176,7 +178,7 @@ class TorchEngine:
             decodes=len(plan.decodes),
             rows=rows,
             tokens=self._sampler.newest(rows),
-            attend=PagedAttention(self._cache, plan.segments, [s.seq.row for s in plan.segments]),
+            attend=attention(self._cache, plan.segments, [s.seq.row for s in plan.segments]),
         )
         hidden = self._runner.forward(batch)
         for segment in plan.segments:
