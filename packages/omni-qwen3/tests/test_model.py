@@ -10,12 +10,14 @@ from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as hf
 
 from omni_qwen3.config import MoeConfig, OmniConfig, RopeConfig, load_config
-from omni_qwen3.model.layers import Rope
-from omni_qwen3.model.moe import SparseMoe
+from omni_qwen3.model import moe
+from omni_qwen3.model.layers import DenseMlp, Rope
+from omni_qwen3.model.moe import DenseExperts, GroupedExperts, SparseMoe
 from omni_qwen3.model.predictor import SAMPLED_TOP_K, SAMPLED_TOP_P, CodePredictor, draw
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 PREDICTOR = "talker.code_predictor."
+ROUTER = ("moe.gate.weight", "moe.shared_expert_gate.weight")
 
 
 @pytest.fixture(scope="module")
@@ -85,48 +87,39 @@ def random_moe(shared: bool) -> tuple[SparseMoe, Any, torch.Tensor]:
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tensors = {f"moe.{name}": value for name, value in block.state_dict().items()}
-    ours = SparseMoe(
-        config=MoeConfig(
+    ours = SparseMoe.of(
+        MoeConfig(
             experts=8,
             top_k=3,
             intermediate_size=16,
             norm_topk_prob=not shared,
             shared_intermediate_size=24 if shared else None,
         ),
-        router=tensors["moe.gate.weight"],
-        gate_up=tensors["moe.experts.gate_up_proj"],
-        down=tensors["moe.experts.down_proj"],
-        shared=_shared(tensors) if shared else None,
+        torch.cat([tensors[name] for name in ROUTER if name in tensors]),
+        tensors["moe.experts.gate_up_proj"],
+        tensors["moe.experts.down_proj"],
+        _shared(tensors) if shared else None,
     )
     return ours, block, torch.randn(40, 32)
 
 
-def _shared(tensors: dict[str, torch.Tensor]) -> Any:
-    from omni_qwen3.model.layers import DenseMlp
-    from omni_qwen3.model.moe import SharedExpert
-
+def _shared(tensors: dict[str, torch.Tensor]) -> DenseMlp:
     prefix = "moe.shared_expert."
     gate, up, down = (tensors[f"{prefix}{part}_proj.weight"] for part in ("gate", "up", "down"))
-    return SharedExpert(
-        DenseMlp(torch.cat([gate, up]), down), tensors["moe.shared_expert_gate.weight"]
-    )
+    return DenseMlp(torch.cat([gate, up]), down)
 
 
+@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @torch.inference_mode()
-def test_moe_equals_transformers(shared: bool) -> None:
+def test_moe_equals_transformers(shared: bool, dense: bool, monkeypatch: Any) -> None:
+    if not dense:
+        monkeypatch.setattr(moe, "DENSE_LIMIT_BYTES", 0)
     ours, block, x = random_moe(shared)
-    torch.testing.assert_close(ours(x), block(x[None])[0], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 40])
-@torch.inference_mode()
-def test_moe_with_few_rows_equals_many_rows(rows: int) -> None:
-    ours, _, x = random_moe(shared=False)
-    chosen, _ = ours.route(x[:rows])
-    few, many = ours.gathered(x[:rows], chosen), ours.grouped(x[:rows], chosen)
-    assert few.shape == (rows, 3, 32)
-    torch.testing.assert_close(few, many, atol=1e-5, rtol=1e-5)
+    assert isinstance(ours.experts, DenseExperts if dense else GroupedExperts)
+    for rows in (1, 2, 40):
+        expected = block(x[None, :rows])[0]
+        torch.testing.assert_close(ours(x[:rows]), expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -140,7 +133,7 @@ def test_rope_turns_by_the_axis_that_owns_each_frequency(hf_config: Any) -> None
     text = hf_config.thinker_config.text_config
     theirs = hf.Qwen3OmniMoeThinkerTextRotaryEmbedding(text)
     section = text.rope_parameters["mrope_section"]
-    rope = Rope(
+    rope = Rope.of(
         RopeConfig(theta=text.rope_parameters["rope_theta"], mrope_section=tuple(section)),
         text.head_dim,
         torch.device("cpu"),

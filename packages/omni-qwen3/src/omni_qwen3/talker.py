@@ -129,7 +129,7 @@ class TalkerRunner:
         )
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
-        self._decoder = Decoder(weights, "talker.model.", decoder)
+        self._decoder = Decoder.load(weights, "talker.model.", decoder)
         self._head = weights.tensor("talker.codec_head.weight", table)
         self._predictor = CodePredictor(
             weights, "talker.code_predictor.", talker.predictor, talker.code_groups

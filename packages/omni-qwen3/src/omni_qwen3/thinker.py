@@ -118,7 +118,7 @@ class ThinkerRunner:
         self._detokenize = detokenize
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
-        self._decoder = Decoder(weights, "thinker.model.", decoder)
+        self._decoder = Decoder.load(weights, "thinker.model.", decoder)
         self._head = weights.tensor("thinker.lm_head.weight", table)
         accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
         self._capture_normed = accepted == decoder.layers

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from omni_core.engine.base import AttentionBatch
+from omni_core.engine.base import Attend
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.model.layers import Attention, DenseMlp, RMSNorm, Rope, RotaryTables
 from omni_qwen3.model.moe import SparseMoe
@@ -52,34 +52,45 @@ class DecoderLayer:
         x: torch.Tensor,
         tables: RotaryTables,
         layer: int,
-        attend: AttentionBatch,
+        attend: Attend,
     ) -> torch.Tensor:
         """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
         x = x + self.attention(self.attention_norm(x), tables, layer, attend)
         return x + self.mlp(self.mlp_norm(x))
 
 
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """All layers of one stack and its final norm."""
 
-    def __init__(self, weights: Weights, prefix: str, config: DecoderConfig) -> None:
-        self._rope = Rope(config.rope, config.head_dim, weights.device)
-        self._layers = [
+    rope: Rope
+    layers: tuple[DecoderLayer, ...]
+    norm: RMSNorm
+
+    @classmethod
+    def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Decoder:
+        """From everything under `prefix`."""
+        layers = [
             DecoderLayer.load(weights, f"{prefix}layers.{layer}.", config, layer)
             for layer in range(config.layers)
         ]
-        self.norm = RMSNorm.load(weights, f"{prefix}norm.weight", config)
+        return cls(
+            rope=Rope.of(config.rope, config.head_dim, weights.device),
+            layers=tuple(layers),
+            norm=RMSNorm.load(weights, f"{prefix}norm.weight", config),
+        )
 
     def __call__(
         self,
         x: torch.Tensor,
         positions: torch.Tensor,
-        attend: AttentionBatch,
+        attend: Attend,
         tap: LayerTap | None = None,
     ) -> torch.Tensor:
-        """Rows (N, hidden) at M-RoPE positions (3, N) to the last layer's output, before `norm`."""
-        tables = self._rope.tables(positions, x.dtype)
-        for layer, block in enumerate(self._layers):
+        """Rows (N, hidden) at M-RoPE positions (3, N), or (N,) where all axes agree, to the last
+        layer's output, before `norm`."""
+        tables = self.rope.tables(positions, x.dtype)
+        for layer, block in enumerate(self.layers):
             x = block(x, tables, layer, attend)
             if tap is not None:
                 x = tap(layer, x)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine.base import AttentionBatch
+from omni_core.engine.base import Attend
 from omni_qwen3.config import DecoderConfig, RopeConfig
 from omni_qwen3.weights import Weights
 
@@ -22,18 +22,35 @@ class RMSNorm:
     """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
 
     weight: torch.Tensor
+    """(size,), or (heads, size) where every head has its own."""
     eps: float
+    scaled_weight: torch.Tensor
+    """sqrt(size) times `weight`."""
+    floor: torch.Tensor
+    """0-d: sqrt(size * eps), the least length that a row is divided by."""
+
+    @classmethod
+    def of(cls, weight: torch.Tensor, eps: float) -> RMSNorm:
+        """A norm with this weight."""
+        size = weight.shape[-1]
+        return cls(weight, eps, weight * size**0.5, weight.new_tensor((size * eps) ** 0.5))
 
     @classmethod
     def load(cls, weights: Weights, name: str, config: DecoderConfig) -> RMSNorm:
         """A norm over a stack's hidden size."""
-        return cls(weights.tensor(name, (config.hidden_size,)), config.norm_eps)
+        return cls.of(weights.tensor(name, (config.hidden_size,)), config.norm_eps)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape; the mean is taken in float32."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if x.is_cpu and x.dtype == torch.float32:  # F.rms_norm is eight operations here, not one
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            return (x * self.scaled_weight).div_(torch.hypot(length, self.floor))
+        if self.weight.ndim == 1:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape[-1:], None, self.eps) * self.weight
 
 
+@dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary embedding for rows with one position, or with one per axis (time, height, width).
 
@@ -41,24 +58,28 @@ class Rope:
     3 * section[1], width owns 2, 5, 8, ... below 3 * section[2], and time owns the rest.
     """
 
-    def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
+    signed_frequency: torch.Tensor
+    """Float32 (head_dim,): minus the frequencies for the first half, the same for the second."""
+    axis: torch.Tensor
+    """Int64 (head_dim,): the axis that owns each frequency."""
+
+    @classmethod
+    def of(cls, config: RopeConfig, head_dim: int, device: torch.device) -> Rope:
+        """For heads of one width."""
         exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        self._inverse_frequency = (1.0 / config.theta**exponent).to(device)
+        frequency = 1.0 / config.theta**exponent
         axis = torch.zeros(head_dim // 2, dtype=torch.long)
         if config.mrope_section is not None:
             for index in (1, 2):
                 axis[index : 3 * config.mrope_section[index] : 3] = index
-        self._axis = axis.to(device)
+        signed = torch.cat([-frequency, frequency])
+        return cls(signed.to(device), torch.cat([axis, axis]).to(device))
 
     def tables(self, positions: torch.Tensor, dtype: torch.dtype) -> RotaryTables:
         """Tables for positions (3, N), or (N,) where all axes agree."""
-        if positions.ndim == 1:
-            positions = positions.expand(3, -1)
-        angles = positions.float().t()[:, self._axis] * self._inverse_frequency
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        return RotaryTables(
-            torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
-        )
+        line = positions[:, None] if positions.ndim == 1 else positions.t()[:, self.axis]
+        angles = (line.float() * self.signed_frequency)[:, None]
+        return RotaryTables(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +106,10 @@ class Qkv:
 
     weight: torch.Tensor
     """((heads + 2 * kv_heads) * head_dim, hidden)."""
-    norm_weight: torch.Tensor
+    norm: RMSNorm
     """(heads + kv_heads, head_dim): the query norm for each head, then the key norm."""
     heads: int
     kv_heads: int
-    eps: float
 
     @classmethod
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Qkv:
@@ -104,23 +124,23 @@ class Qkv:
                 rows=[config.heads * width, config.kv_heads * width, config.kv_heads * width],
                 columns=config.hidden_size,
             ),
-            norm_weight=torch.cat(
-                [q_norm.expand(config.heads, -1), k_norm.expand(config.kv_heads, -1)]
+            norm=RMSNorm.of(
+                torch.cat([q_norm.expand(config.heads, -1), k_norm.expand(config.kv_heads, -1)]),
+                config.norm_eps,
             ),
             heads=config.heads,
             kv_heads=config.kv_heads,
-            eps=config.norm_eps,
         )
 
     def __call__(
         self, x: torch.Tensor, tables: RotaryTables
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Rows (..., hidden) to rotated q (..., heads, head_dim), k and v (..., kv_heads, ...)."""
-        head_dim = self.norm_weight.shape[-1]
-        rows = F.linear(x, self.weight).view(*x.shape[:-1], -1, head_dim)
-        turned, values = torch.split(rows, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
-        turned = F.rms_norm(turned, (head_dim,), None, self.eps) * self.norm_weight
-        queries, keys = torch.split(tables(turned), [self.heads, self.kv_heads], dim=-2)
+        turning = self.heads + self.kv_heads
+        rows = F.linear(x, self.weight).view(*x.shape[:-1], turning + self.kv_heads, -1)
+        unturned, values = rows.split_with_sizes([turning, self.kv_heads], dim=-2)
+        turned = tables(self.norm(unturned))
+        queries, keys = turned.split_with_sizes([self.heads, self.kv_heads], dim=-2)
         return queries, keys, values
 
 
@@ -147,7 +167,7 @@ class Attention:
         x: torch.Tensor,
         tables: RotaryTables,
         layer: int,
-        attend: AttentionBatch,
+        attend: Attend,
     ) -> torch.Tensor:
         """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
         queries, keys, values = self.qkv(x, tables)
