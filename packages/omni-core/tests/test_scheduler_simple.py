@@ -100,6 +100,16 @@ def test_company_is_not_waited_for_once_a_batch_costs_enough() -> None:
     assert time.monotonic() - started < PATIENCE_S / 2
 
 
+def test_a_request_whose_cost_cannot_be_told_fails_alone() -> None:
+    scheduler = SimpleScheduler(
+        lambda works: [{} for _ in works], cost=lambda work: work.payload["cost"]
+    )
+    with running(scheduler, [work("bad"), work("good", cost=1)]) as (_, outbox):
+        outbox.wait_for("done", "good")
+    [failed] = outbox.of("bad")
+    assert (failed.method, failed.value.message) == ("fail", "KeyError: 'cost'")
+
+
 def test_numbers_of_the_computation_stand_beside_its_own() -> None:
     scheduler = SimpleScheduler(lambda works: [{}], more_stats=lambda: {"cache_hits": 3})
     assert scheduler.stats()["cache_hits"] == 3

@@ -48,7 +48,8 @@ class SimpleScheduler:
         self._max_wait_s = max_wait_ms / 1000
         self._max_concurrency = max_concurrency
         self._changed = threading.Condition()
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[tuple[Work, float]] = deque()
+        """Each with its cost."""
         self._running: set[str] = set()
         self._closing = False
         self._requests = 0
@@ -67,8 +68,7 @@ class SimpleScheduler:
             with self._changed:
                 match item:
                     case Work():
-                        self._requests += 1
-                        self._waiting.append(item)
+                        self._enter(item, outbox)
                     case Abort():
                         self._forget(item.request_id)
                     case Close():
@@ -91,8 +91,15 @@ class SimpleScheduler:
             **self._more_stats(),
         }
 
+    def _enter(self, work: Work, outbox: Outbox) -> None:
+        self._requests += 1
+        try:
+            self._waiting.append((work, self._cost(work)))
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
+            outbox.fail(work.request_id, as_omni_error(exc))
+
     def _forget(self, request_id: str) -> None:
-        self._waiting = deque(w for w in self._waiting if w.request_id != request_id)
+        self._waiting = deque(w for w in self._waiting if w[0].request_id != request_id)
         self._running.discard(request_id)
 
     def _work(self, outbox: Outbox) -> None:
@@ -107,7 +114,7 @@ class SimpleScheduler:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 self._wait_for_company()
                 if self._waiting and not self._closing:  # not aborted or taken meanwhile
-                    batch = [self._waiting.popleft() for _ in range(self._batch_size())]
+                    batch = [self._waiting.popleft()[0] for _ in range(self._batch_size())]
                     self._running.update(work.request_id for work in batch)
                     self._batches += 1
                     return batch
@@ -115,10 +122,10 @@ class SimpleScheduler:
 
     def _batch_size(self) -> int:
         """How many of those that wait go together."""
-        cost = 0.0
-        for size, work in enumerate(islice(self._waiting, self._max_batch)):
-            cost += self._cost(work)
-            if size and cost > self._max_cost:
+        total = 0.0
+        for size, (_, cost) in enumerate(islice(self._waiting, self._max_batch)):
+            total += cost
+            if size and total > self._max_cost:
                 return size
         return min(self._max_batch, len(self._waiting))
 

@@ -135,8 +135,9 @@ class MediaLoader:
                 self._measures.put(item.encoded.key, item.measures)
 
     def stats(self) -> dict[str, float]:
-        """Items that were recalled, and those that were not."""
-        return self._measures.stats()
+        """Items that were recalled, those that were not, and how many could be now."""
+        stats = self._measures.stats()
+        return {name: stats[name] for name in ("cache_hits", "cache_misses", "cache_entries")}
 
     def sampling(self, options: MediaOptions) -> tuple[float, int]:
         """Frames to sample of a second of video, and the most of one video."""
