@@ -188,6 +188,14 @@ def parity(session: nox.Session) -> None:
 
 
 @nox.session
+def parity_variants(session: nox.Session) -> None:
+    """Run the parity cases under each engine feature by itself, eager and compiled."""
+    install(session, *NEEDS, tools=TEST_TOOLS)
+    file = "tests/test_parity_variants.py"
+    session.run("pytest", "-m", "matrix", file, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def fuzz_media(session: nox.Session) -> None:
     """Feed 2,000 damaged media files to the loaders: no crash, no hang, bounded memory."""
     install(session, "omni-core")

@@ -6,39 +6,22 @@ Every test runs in both layouts: few processes, as on a CPU by default, and one 
 from __future__ import annotations
 
 import asyncio
-import base64
-import dataclasses
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
 import pytest_asyncio
 
-from cases import CASES, Case
-from expected import WAV_TOLERANCE, load_reference
+from asking import check, request_for, run, with_params
+from cases import CASES
+from expected import load_reference
 from omni_core.pipeline import Pipeline
-from omni_core.types import (
-    AudioDelta,
-    CodecDelta,
-    Event,
-    Finished,
-    MediaOptions,
-    MediaPart,
-    Message,
-    Part,
-    Request,
-    RequestParams,
-    SamplingParams,
-    TextDelta,
-    TextPart,
-)
+from omni_core.types import AudioDelta, CodecDelta, Event, Request, SamplingParams, TextDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BY_NAME = {case.name: case for case in CASES}
-MEDIA_KINDS = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 LONG_REPLY = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
 
 
@@ -47,100 +30,6 @@ async def pipeline(request: pytest.FixtureRequest, tiny_checkpoint: str) -> Asyn
     loaded = Pipeline.load(tiny_checkpoint, device="cpu", layout=request.param)
     async with loaded as running:
         yield running
-
-
-@dataclasses.dataclass
-class Reply:
-    """A request's events, with the moment each arrived."""
-
-    events: list[Event]
-    times_s: list[float]
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def times(self, kind: type[Event]) -> list[float]:
-        return [t for t, e in zip(self.times_s, self.events, strict=True) if isinstance(e, kind)]
-
-    @property
-    def text_ids(self) -> list[int]:
-        return [token for event in self.of(TextDelta) for token in event.token_ids]
-
-    @property
-    def codes(self) -> np.ndarray:
-        deltas = [event.codes for event in self.of(CodecDelta)]
-        return np.concatenate(deltas, axis=1) if deltas else np.zeros((0, 0), np.int64)
-
-    @property
-    def wav(self) -> np.ndarray:
-        chunks = [event.samples for event in self.of(AudioDelta)]
-        return np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
-
-
-def part(content: Mapping[str, Any]) -> Part:
-    match content["type"]:
-        case "text":
-            return TextPart(text=content["text"])
-        case "input_audio":
-            return MediaPart(kind="audio", data=base64.b64decode(content["input_audio"]["data"]))
-        case kind:
-            return MediaPart(kind=MEDIA_KINDS[kind], url=content[kind]["url"])
-
-
-def message(turn: Mapping[str, Any]) -> Message:
-    content = turn["content"]
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return Message(role=turn["role"], content=tuple(part(p) for p in parts))
-
-
-def request_for(case: Case, **changes: Any) -> Request:
-    talker = SamplingParams(temperature=0.0, max_tokens=case.talker_max_tokens)
-    params = RequestParams(
-        modalities=("text", "audio"),
-        voice=case.voice,
-        sampling=SamplingParams(temperature=0.0, max_tokens=case.text_max_tokens),
-        stage_params={"talker_ar": talker},
-        media=MediaOptions(
-            use_audio_in_video=case.use_audio_in_video,
-            video_fps=case.video_fps,
-            min_pixels=case.min_pixels,
-            max_pixels=case.max_pixels,
-        ),
-        return_codec=True,
-    )
-    turns = tuple(message(turn) for turn in case.messages)
-    fields = {"messages": turns, "params": params, **changes}
-    return Request(**fields)
-
-
-def with_params(request: Request, **changes: Any) -> Request:
-    fields = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
-    return Request(messages=request.messages, params=RequestParams(**{**fields, **changes}))
-
-
-async def run(pipeline: Pipeline, request: Request) -> Reply:
-    reply = Reply([], [])
-    async for event in pipeline.generate(request):
-        reply.events.append(event)
-        reply.times_s.append(time.monotonic())
-    return reply
-
-
-def check(case: Case, reply: Reply) -> None:
-    expected = load_reference(case.name)
-    ids = expected.text_ids.tolist()
-    finished = reply.events[-1]
-    assert isinstance(finished, Finished)
-    ended = ids[:-1] if finished.finish_reason == "stop" else ids
-    assert reply.text_ids == ended
-    assert finished.usage.text_tokens == len(ids)
-    if expected.codes.shape[1] == 0:
-        assert (reply.codes.size, reply.wav.size) == (0, 0)
-        return
-    np.testing.assert_array_equal(reply.codes, expected.codes)
-    assert reply.wav.shape == expected.wav.shape
-    assert np.abs(reply.wav - expected.wav).max() <= WAV_TOLERANCE
-    assert finished.usage.audio_tokens == expected.codes.shape[1]
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import media
 
 Message = Mapping[str, Any]
@@ -60,18 +62,22 @@ def _text(text: str) -> Message:
     return {"type": "text", "text": text}
 
 
-def _image(seed: int = 0, **size: int) -> Message:
+def image(seed: int = 0, **size: int) -> Message:
+    """A picture of 160x96 pixels, or another size."""
     url = _data_url("image/png", media.png(media.picture(seed=seed, **size)))
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _audio(seconds: int = 2, seed: int = 0) -> Message:
+def audio(seconds: int = 2, seed: int = 0) -> Message:
+    """A sound."""
     data = base64.b64encode(media.wav(media.sweep(seconds, seed))).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def _video() -> Message:
-    url = _data_url("video/x-matroska", media.matroska(media.frames(), media.sweep(3, seed=1)))
+def video(seed: int = 0) -> Message:
+    """8 frames, with sound; another seed gives other frames under the same sound."""
+    pixels = media.frames() + np.uint8(40 * seed % 256)
+    url = _data_url("video/x-matroska", media.matroska(pixels, media.sweep(3, seed=1)))
     return {"type": "video_url", "video_url": {"url": url}}
 
 
@@ -83,36 +89,37 @@ def _user(*parts: Message) -> Message:
     return {"role": "user", "content": list(parts)}
 
 
-def _ask(question: str, *parts: Message) -> list[Message]:
+def ask(question: str, *parts: Message) -> list[Message]:
+    """A system turn, then a user's with the media before the question."""
     return [_system(), _user(*parts, _text(question))]
 
 
 def _earlier_turns() -> list[Message]:
     return [
         _system(),
-        _user(_audio(1, seed=3), _text("Say this.")),
+        _user(audio(1, seed=3), _text("Say this.")),
         {"role": "assistant", "content": "one two three"},
-        _user(_image(seed=4, width=64, height=64), _image(seed=5), _text("What sound was that?")),
+        _user(image(seed=4, width=64, height=64), image(seed=5), _text("What sound was that?")),
     ]
 
 
 CASES = (
-    Case(name="text", messages=_ask("Describe the voice of the fox.")),
-    Case(name="audio", messages=_ask("What do you see and hear?", _audio())),
-    Case(name="image", messages=_ask("What do you see and hear?", _image())),
-    Case(name="video", messages=_ask("What do you see and hear?", _video())),
-    Case(name="audio_image", messages=_ask("What do you see?", _audio(), _image())),
+    Case(name="text", messages=ask("Describe the voice of the fox.")),
+    Case(name="audio", messages=ask("What do you see and hear?", audio())),
+    Case(name="image", messages=ask("What do you see and hear?", image())),
+    Case(name="video", messages=ask("What do you see and hear?", video())),
+    Case(name="audio_image", messages=ask("What do you see?", audio(), image())),
     Case(
         name="audio_in_video",
-        messages=_ask("What do you see and hear?", _video()),
+        messages=ask("What do you see and hear?", video()),
         use_audio_in_video=True,
     ),
-    Case(name="all", messages=_ask("What do you see and hear?", _audio(), _image(), _video())),
+    Case(name="all", messages=ask("What do you see and hear?", audio(), image(), video())),
     Case(name="multi_turn", messages=_earlier_turns()),
     Case(name="short_text", messages=[_user(_text("Hello"))], voice="Chelsie"),
     Case(name="long_reply", messages=[_user(_text("Hi."))]),
-    Case(name="long_text", messages=_ask("Please count: " + "one two three four five. " * 12)),
-    Case(name="text_limit", messages=_ask("Count to five."), text_max_tokens=6),
-    Case(name="talker_limit", messages=_ask("Describe this picture"), talker_max_tokens=12),
+    Case(name="long_text", messages=ask("Please count: " + "one two three four five. " * 12)),
+    Case(name="text_limit", messages=ask("Count to five."), text_max_tokens=6),
+    Case(name="talker_limit", messages=ask("Describe this picture"), talker_max_tokens=12),
     Case(name="only_end", messages=[_user(_text("Thanks Silence."))]),
 )
