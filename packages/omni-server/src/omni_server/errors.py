@@ -9,7 +9,7 @@ status  type                    raised as
 405     invalid_request_error   wrong method
 413     invalid_request_error   PayloadTooLargeError
 500     server_error            StageError, PluginError, ConfigError, ProtocolError, a bug
-503     server_error            StageDiedError, NotReadyError; with Retry-After
+503     server_error            StageDiedError, NotReadyError, OutOfMemoryError; with Retry-After
 """
 
 from __future__ import annotations
