@@ -1,10 +1,11 @@
-"""Where a number was measured: processor, cores, load, versions and date, in one line."""
+"""Where a number was measured, and of which code: each in one line."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,3 +21,15 @@ def describe_machine() -> str:
         f"load {os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, "
         f"torch {version('torch')}, transformers {version('transformers')}"
     )
+
+
+def describe_commit() -> str:
+    """The commit of the working tree, "+changes" if a file of it differs; "" outside of git."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if head.returncode != 0:
+        return ""
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+    )
+    return head.stdout.strip() + ("+changes" if changed.stdout else "")

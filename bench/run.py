@@ -1,64 +1,71 @@
 """`python bench/run.py NAME [--json FILE] [--check]`: every number of the project has a bench here.
 
 A bench is a module beside this one with the functions of `Bench`. It measures ours and what it is
-compared with in one run; this module prints the table, keeps the JSON and judges the bars.
+compared with in one run; this module prints the table, keeps the JSON and judges the goals.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Final, Protocol, cast
 
-from machine import describe_machine
+from machine import describe_commit, describe_machine
+from results import Report, table, unmet
 
-BENCHES = ("startup",)
+BENCHES: Final[Mapping[str, str]] = {
+    "startup": "seconds until `omni serve` is ready, and the memory it holds",
+    "engine": "decoding of the AR engine beside transformers' generate, and its own work per step",
+    "talker": "speech frames per second of the Talker stage and of the pipeline, without HTTP",
+    "vocoder": "incremental decoding beside one-shot decoding: time, error, memory",
+    "speech": "speech and text over HTTP, beside another server",
+    "cache": "repeated prefixes, media and requests: hits, times, memory",
+}
 
 
 class Bench(Protocol):
     """What the module of a bench offers."""
 
-    __doc__: str | None
-
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command line options of this bench."""
 
-    def measure(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Run it; the result is what --json keeps."""
-
-    def table(self, result: dict[str, Any]) -> str:
-        """The result for a person to read."""
-
-    def missed(self, result: dict[str, Any]) -> list[str]:
-        """A sentence for each bar that the result misses."""
+    def measure(self, options: argparse.Namespace) -> Report:
+        """Run it."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run one bench; 1 if --check is given and a bar is missed."""
+    """Run one bench; 1 if --check is given and a goal is not shown to be reached."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of this process and those it starts
     parser = argparse.ArgumentParser(description="Measure one thing.")
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    benches = {name: cast(Bench, import_module(name)) for name in BENCHES}
-    for name, bench in benches.items():
-        first_line = (bench.__doc__ or "").partition("\n")[0]
-        options = names.add_parser(name, help=first_line, description=first_line)
+    chosen_name = next((name for name in arguments if name in BENCHES), None)
+    bench = cast(Bench, import_module(chosen_name)) if chosen_name else None
+    for name, description in BENCHES.items():
+        options = names.add_parser(name, help=description, description=description)
         options.add_argument("--json", type=Path, metavar="FILE", help="keep the result there")
-        options.add_argument("--check", action="store_true", help="fail if a bar is missed")
-        bench.add_options(options)
+        options.add_argument("--check", action="store_true", help="fail if a goal is not reached")
+        if bench is not None and name == chosen_name:
+            bench.add_options(options)
     chosen = parser.parse_args(arguments)
-    bench = benches[chosen.name]
-    machine = describe_machine()
-    result = bench.measure(chosen)
-    print(f"{machine}\n\n{bench.table(result)}")
+    assert bench is not None
+    machine, commit = describe_machine(), describe_commit()
+    report = bench.measure(chosen)
+    print(f"{machine}, commit {commit}\n\n{table(report.cases)}")
+    if report.notes:
+        print(f"\n{report.notes}")
     if chosen.json is not None:
-        kept = {"bench": chosen.name, "machine": machine, **result}
+        kept = {"bench": chosen.name, "machine": machine, "commit": commit}
+        kept["cases"] = [case.kept() for case in report.cases]
         chosen.json.write_text(json.dumps(kept, indent=2) + "\n")
-    missed = bench.missed(result)
-    for sentence in missed:
-        print(f"missed: {sentence}")
-    return int(chosen.check and bool(missed))
+    missing = unmet(report.cases)
+    for sentence in missing:
+        print(f"not reached: {sentence}")
+    return int(chosen.check and bool(missing))
 
 
 if __name__ == "__main__":

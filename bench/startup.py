@@ -7,29 +7,21 @@ the files it reads are in the page cache, so the last of several starts is the o
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from checkpoint import build_tiny
 from processes import cpu_seconds, pss_bytes, tree
+from results import Case, Report
+from servers import STOP_S, Server, child, omni_server
 
-READY_BAR_S: Final = 15.0
-PSS_BAR_BYTES: Final = 2e9
-POLL_S: Final = 0.05
-GIVE_UP_S: Final = 300.0
-STOP_S: Final = 30.0
+READY_GOAL_S: Final = 15.0
+PSS_GOAL_MB: Final = 2000.0
+OTHER: Final = "transformers, one process"
 SHOWN_S: Final = 0.005
 """Shorter phases are left out."""
 SERVER: Final = "HTTP and coordinator"
@@ -59,46 +51,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> Report:
     """Start the server `starts` times; memory is read at the last start."""
     with tempfile.TemporaryDirectory() as workshop:
-        checkpoint = options.checkpoint or build_tiny(workshop)
+        checkpoint = options.checkpoint or build_tiny(Path(workshop, "tiny"))
         starts = [
             start(checkpoint, settle_s=options.settle_s if last else 0.0)
             for last in (number == options.starts for number in range(1, options.starts + 1))
         ]
-        result: dict[str, Any] = {"settle_s": options.settle_s, "starts": starts}
+        other = None
         if not options.no_comparison:
             load_with_transformers(checkpoint)  # warms the page cache, as the first start does
-            result["transformers"] = load_with_transformers(checkpoint)
-    return result
-
-
-def build_tiny(workshop: str) -> str:
-    """A tiny checkpoint in a directory below `workshop`."""
-    directory = str(Path(workshop) / "tiny")
-    subprocess.run([sys.executable, "-m", "omni_server", "tiny", "qwen3", directory], check=True)
-    return directory
+            other = load_with_transformers(checkpoint)
+    notes = [*phase_rows(starts[-1]), "", *memory_rows(starts[-1], options.settle_s)]
+    return Report(cases=cases(starts, other), notes="\n".join(notes))
 
 
 def start(checkpoint: str, *, settle_s: float) -> dict[str, Any]:
     """One start: seconds to ready, CPU seconds, phases of every stage, memory of every process."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    arguments = ["serve", "--device", "cpu", "--port", str(port), "--model-path", checkpoint]
-    with child([sys.executable, "-m", "omni_server", *arguments]) as server:
-        news = News(server)
-        stages = until_ready(server, f"http://127.0.0.1:{port}/health", news)
-        ready_s, cpu_s = time.monotonic() - news.began, cpu_seconds(server.pid)
+    with omni_server(checkpoint) as server:
+        ready_s, cpu_s = server.ready_s, cpu_seconds(server.pid)
         time.sleep(settle_s)
         memory = [
-            {"process": name_of(pid, server.pid, stages), "pss": pss_bytes(pid)}
-            for pid in tree(server.pid)
+            {"process": name_of(pid, server), "pss": pss_bytes(pid)} for pid in tree(server.pid)
         ]
     return {
         "ready_s": ready_s,
         "cpu_s": cpu_s,
-        "phases": phases(news.lines, stages),
+        "phases": phases(server.lines, server.stages),
         "memory": memory,
     }
 
@@ -118,57 +98,9 @@ def load_with_transformers(checkpoint: str) -> dict[str, Any]:
     return {"ready_s": ready_s, "cpu_s": cpu_s, "pss": pss}
 
 
-@contextmanager
-def child(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process whose stdout is a pipe; interrupted at the end, and killed if it stays."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-class News:
-    """The lines a server prints, each with its time."""
-
-    def __init__(self, server: subprocess.Popen[str]) -> None:
-        self.began = time.monotonic()
-        self.lines: list[tuple[float, str]] = []
-        """(seconds since the start, line)."""
-        self._server = server
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._server.stdout is not None
-        for line in self._server.stdout:
-            self.lines.append((time.monotonic() - self.began, line.rstrip()))
-
-
-def until_ready(server: subprocess.Popen[str], url: str, news: News) -> dict[str, list[str]]:
-    """Ask until /health says 200; {pid: names of the stages in that process}."""
-    while time.monotonic() - news.began < GIVE_UP_S and server.poll() is None:
-        try:
-            with urllib.request.urlopen(url) as reply:
-                health = json.load(reply)
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(POLL_S)
-            continue
-        stages: dict[str, list[str]] = {}
-        for name, stage in health["stages"].items():
-            stages.setdefault(str(stage["pid"]), []).append(name)
-        return stages
-    printed = "\n".join(line for _, line in news.lines)
-    raise SystemExit(f"the server did not get ready; it printed:\n{printed}")
-
-
-def name_of(pid: int, server: int, stages: dict[str, list[str]]) -> str:
+def name_of(pid: int, server: Server) -> str:
     """What a process is, by the stages in it."""
-    return SERVER if pid == server else " + ".join(stages.get(str(pid), ["other"]))
+    return SERVER if pid == server.pid else " + ".join(server.stages.get(str(pid), ["other"]))
 
 
 def phases(
@@ -196,21 +128,29 @@ def phases(
     }
 
 
-def table(result: dict[str, Any]) -> str:
-    """Starts, phases, memory, comparison."""
-    lines = [f"{'start':<34}{'ready s':>9}{'CPU s':>8}"]
-    for number, start in enumerate(result["starts"], 1):
-        lines.append(
-            f"{f'omni serve, start {number}':<34}{start['ready_s']:9.1f}{start['cpu_s']:8.1f}"
-        )
-    last = result["starts"][-1]
-    if other := result.get("transformers"):
-        lines.append(
-            f"{'transformers, one process':<34}{other['ready_s']:9.1f}{other['cpu_s']:8.1f}"
-        )
-        ratio = last["ready_s"] / other["ready_s"], last["cpu_s"] / other["cpu_s"]
-        lines.append(f"{'ours / transformers':<34}{ratio[0]:9.2f}{ratio[1]:8.2f}")
-    return "\n".join([*lines, "", *phase_rows(last), "", *memory_rows(result)])
+def cases(starts: list[dict[str, Any]], other: dict[str, Any] | None) -> tuple[Case, ...]:
+    """The last start against the goals and beside transformers; the earlier ones to be known."""
+    last = starts[-1]
+    pss_mb = sum(entry["pss"]["total"] for entry in last["memory"]) / 1e6
+    found = [
+        Case(case=f"ready, start {number}", unit="s", ours=cold["ready_s"], better="less")
+        for number, cold in enumerate(starts[:-1], 1)
+    ]
+    found += [
+        Case(case="ready, warm", unit="s", ours=last["ready_s"], goal=READY_GOAL_S, better="less"),
+        Case(case="memory (PSS)", unit="MB", ours=pss_mb, goal=PSS_GOAL_MB, better="less"),
+    ]
+    if other is not None:
+        beside = {
+            "ready, beside": (last["ready_s"], other["ready_s"], "s"),
+            "CPU time, beside": (last["cpu_s"], other["cpu_s"], "s"),
+            "memory (PSS), beside": (pss_mb, other["pss"]["total"] / 1e6, "MB"),
+        }
+        found += [
+            Case(case=case, unit=unit, ours=ours, other=others, other_name=OTHER, better="less")
+            for case, (ours, others, unit) in beside.items()
+        ]
+    return tuple(found)
 
 
 def phase_rows(start: dict[str, Any]) -> list[str]:
@@ -225,28 +165,13 @@ def phase_rows(start: dict[str, Any]) -> list[str]:
     return rows
 
 
-def memory_rows(result: dict[str, Any]) -> list[str]:
+def memory_rows(start: dict[str, Any], settle_s: float) -> list[str]:
     """Proportional set size of every process, and their sum."""
-    head = f"PSS in MB, {result['settle_s']:.0f} s after ready"
+    head = f"PSS in MB, {settle_s:.0f} s after ready"
     parts = ("anon", "file", "shmem", "total")
     rows = [f"{head:<64}" + "".join(f"{part:>8}" for part in parts)]
-    processes = [(entry["process"], entry["pss"]) for entry in result["starts"][-1]["memory"]]
+    processes = [(entry["process"], entry["pss"]) for entry in start["memory"]]
     total = {part: sum(pss[part] for _, pss in processes) for part in parts}
-    processes.append(("all", total))
-    if other := result.get("transformers"):
-        processes.append(("transformers, one process", other["pss"]))
-    for name, pss in processes:
+    for name, pss in [*processes, ("all", total)]:
         rows.append(f"{name:<64}" + "".join(f"{pss[part] / 1e6:8.0f}" for part in parts))
     return rows
-
-
-def missed(result: dict[str, Any]) -> list[str]:
-    """The bars of a warm start: 15 s to ready, 2 GB in all."""
-    last = result["starts"][-1]
-    found = []
-    if last["ready_s"] > READY_BAR_S:
-        found.append(f"ready after {last['ready_s']:.1f} s, the bar is {READY_BAR_S:.0f} s")
-    pss = sum(entry["pss"]["total"] for entry in last["memory"])
-    if pss > PSS_BAR_BYTES:
-        found.append(f"{pss / 1e9:.2f} GB PSS, the bar is {PSS_BAR_BYTES / 1e9:.0f} GB")
-    return found

@@ -1,13 +1,25 @@
-"""The measuring parts of the benches: process trees, their memory and time, phases of a start."""
+"""The parts of the benches: how cases are judged and kept, the client, process trees, phases."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import functools
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+from safetensors.numpy import load_file
+
+import run
 import startup
+from checkpoint import SPEECH_HEAD, TEXT_HEAD, build_endless
+from client import Heard, ask
 from processes import cpu_seconds, pss_bytes, tree
+from results import Case, table, unmet
 
 BENCH = Path(startup.__file__).parent
 
@@ -65,21 +77,128 @@ def test_phases_of_one_process_follow_each_other() -> None:
     ]
 
 
-def test_the_bars_are_judged_by_the_last_start() -> None:
-    def start(ready_s: float, *bytes_: float) -> dict[str, object]:
-        return {"ready_s": ready_s, "memory": [{"pss": {"total": size}} for size in bytes_]}
+def test_the_last_start_is_judged() -> None:
+    def start(ready_s: float, *bytes_: float) -> dict[str, Any]:
+        memory = [{"pss": {"total": size}} for size in bytes_]
+        return {"ready_s": ready_s, "cpu_s": 2 * ready_s, "memory": memory}
 
-    slow_first = {"starts": [start(40.0, 3e9), start(9.0, 0.5e9, 0.2e9)]}
-    assert startup.missed(slow_first) == []
-    over = {"starts": [start(15.1, 1.5e9, 0.6e9)]}
-    assert startup.missed(over) == [
-        "ready after 15.1 s, the bar is 15 s",
-        "2.10 GB PSS, the bar is 2 GB",
+    other = {"ready_s": 18.0, "cpu_s": 18.0, "pss": {"total": 0.35e9}}
+    slow_first = startup.cases([start(40.0, 3e9), start(9.0, 0.5e9, 0.2e9)], other)
+    assert unmet(slow_first) == []
+    ratios = {case.case: case.ratio for case in slow_first if case.other is not None}
+    assert ratios["ready, beside"] == 2.0
+    over = startup.cases([start(15.1, 1.5e9, 0.6e9)], None)
+    assert unmet(over) == [
+        "ready, warm: 15.1, the goal is at most 15 s",
+        "memory (PSS): 2,100, the goal is at most 2000 MB",
     ]
+
+
+def compared(ours: float, other: float | None, **more: Any) -> Case:
+    return Case(case="c", unit="s", ours=ours, other=other, other_name="them", **more)
+
+
+def test_a_ratio_is_better_when_larger() -> None:
+    assert compared(30.0, 10.0).ratio == 3.0
+    assert compared(1.0, 8.0, better="less").ratio == 8.0
+
+
+def test_a_case_holds_if_its_ratio_or_else_its_number_reaches_the_goal() -> None:
+    assert compared(30.0, 10.0, goal=3.0).holds is True
+    assert compared(29.0, 10.0, goal=3.0).holds is False
+    assert compared(1.0, 8.0, goal=8.0, better="less").holds is True
+    alone = functools.partial(Case, case="c", unit="ms", better="less")
+    assert alone(ours=0.2, goal=0.25).holds is True
+    assert alone(ours=0.3, goal=0.25).holds is False
+    assert alone(ours=0.3).holds is None
+
+
+def test_what_was_not_compared_never_holds() -> None:
+    case = compared(1000.0, None, goal=3.0)
+    assert case.skipped
+    assert case.holds is False
+    assert "skipped" in table([case])
+    assert unmet([case]) == ["c: skipped, them was not there"]
+
+
+def test_a_case_is_kept_in_the_form_of_all_benches() -> None:
+    assert compared(30.0, 10.0, goal=2.0).kept() == {
+        "case": "c",
+        "ours": 30.0,
+        "other": 10.0,
+        "other_name": "them",
+        "unit": "s",
+        "ratio": 3.0,
+        "goal": 2.0,
+        "holds": True,
+    }
 
 
 def test_the_command_lists_its_benches() -> None:
     command = [sys.executable, str(BENCH / "run.py"), "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "startup" in shown
-    assert "Seconds until `omni serve` is ready" in shown
+    assert all(name in shown for name in run.BENCHES)
+
+
+def test_an_endless_checkpoint_has_no_end_to_choose(tmp_path: Path) -> None:
+    directory = Path(build_endless(tmp_path / "endless"))
+    heads: dict[str, Any] = {}
+    for shard in directory.glob("*.safetensors"):
+        tensors = load_file(shard)
+        heads |= {name: tensors[name] for name in (TEXT_HEAD, SPEECH_HEAD) if name in tensors}
+    config = json.loads((directory / "config.json").read_text())
+    assert not heads[TEXT_HEAD][config["im_end_token_id"]].any()
+    assert not heads[SPEECH_HEAD][config["talker_config"]["codec_eos_token_id"]].any()
+    assert heads[TEXT_HEAD].any(axis=1).sum() > 1
+
+
+SPOKEN = [
+    {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+    {"choices": [{"delta": {"audio": {"id": "a", "transcript": "Good"}}}]},
+    {"choices": [{"delta": {"audio": {"data": base64.b64encode(bytes(2730)).decode()}}}]},
+    {"choices": [{"delta": {"content": " day"}}]},
+    {"choices": [{"delta": {"audio": {"data": base64.b64encode(b"RIFF" + bytes(440)).decode()}}}]},
+    {"choices": [], "usage": {"completion_tokens": 9}},
+]
+
+
+async def test_a_client_hears_text_and_audio_however_they_are_spelt() -> None:
+    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in SPOKEN)
+    heard = await hear(in_chunks(body + b"data: [DONE]\n\n"))
+    assert heard.text_tokens == 9
+    assert heard.samples == 2730 // 2 + (444 - 44) // 2
+    assert heard.first_samples == 2730 // 2
+    assert heard.pieces == 2
+    assert heard.first_text_s is not None
+    assert heard.first_audio_s is not None
+    assert heard.first_text_s <= heard.first_audio_s <= heard.end_s
+
+
+async def test_a_client_raises_what_a_server_refuses() -> None:
+    with pytest.raises(RuntimeError, match="400 Bad Request: no such voice"):
+        await hear(b"HTTP/1.1 400 Bad Request\r\n\r\nno such voice")
+    cut = in_chunks(b'data: {"error": {"message": "lost"}}\n\n')
+    with pytest.raises(RuntimeError, match="lost"):
+        await hear(cut)
+
+
+def in_chunks(body: bytes) -> bytes:
+    """A response in transfer chunks that keep to no border of its events."""
+    pieces = [body[start : start + 70] for start in range(0, len(body), 70)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+async def hear(response: bytes) -> Heard:
+    """What the client makes of a server that answers so."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        return await ask(f"http://127.0.0.1:{port}", {"model": "any"})
