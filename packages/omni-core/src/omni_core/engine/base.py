@@ -288,7 +288,8 @@ class ARRunner(Protocol):
     """KV may be shared between requests with equal `row_keys`."""
     lookahead: bool
     """The next row follows from the sampled token alone, so a step may be launched before the
-    tokens of the one before have reached the host."""
+    tokens of the one before have reached the host. `collect` then comes after the next `forward`,
+    which must not overwrite `hidden`."""
 
     def prepare(self, rows: int) -> None:
         """Called once, before anything else: `Sequence.row` will be below `rows`."""

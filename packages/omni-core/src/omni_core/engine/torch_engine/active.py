@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from omni_core.engine.base import EngineRequest, Segment, Sequence
 from omni_core.engine.stop import StopTracker
@@ -17,8 +18,7 @@ from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.types import FinishReason, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a new token means for the reply."""
 
     released: tuple[int, ...]
@@ -89,10 +89,14 @@ class ActiveSequence:
         return len(self.seq.tokens) + self.in_flight
 
     def segment(self, count: int) -> Segment:
-        """The next `count` rows."""
+        """The next `count` rows of a sequence in prefill."""
         seq, end = self.seq, self.seq.computed + count
-        samples = not seq.in_prefill or (not seq.tokens and end == seq.request.prompt_len)
+        samples = not seq.tokens and end == seq.request.prompt_len
         return Segment(seq=seq, start=seq.computed, count=count, samples=samples)
+
+    def decode_segment(self) -> Segment:
+        """The row of the newest token."""
+        return Segment(seq=self.seq, start=self.seq.computed, count=1, samples=True)
 
     def judge(self, token: int) -> Verdict:
         """Decide on the token just appended to `seq.tokens`."""

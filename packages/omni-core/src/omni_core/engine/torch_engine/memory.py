@@ -69,9 +69,9 @@ class KVMemory:
 
     def extend(self, held: SequencePages, rows: int) -> bool:
         """Take pages until `rows` rows fit; False, and nothing taken, if there are too few."""
-        count = self._cache.pages_for(rows) - len(held.pages)
-        if count <= 0:
+        if rows <= len(held.pages) * self._cache.page_size:
             return True
+        count = self._cache.pages_for(rows) - len(held.pages)
         if count > self.available:
             return False
         missing = count - self._cache.pages.free

@@ -69,34 +69,34 @@ class Planner:
     def plan(self, *, ahead: bool = False) -> StepPlan:
         """The next step. With `ahead`, tokens are in flight: those that certainly end with theirs
         wait, and so does everybody if someone would have to be retracted."""
-        decodes = [a for a in self._residents.running.values() if self._decodes(a)]
+        decodes: list[ActiveSequence] = []
+        in_prefill: list[ActiveSequence] = []
+        for active in self._residents.running.values():
+            if active.seq.in_prefill:
+                in_prefill.append(active)
+            elif active.generated < active.max_tokens and self._ready(active.seq):
+                decodes.append(active)
         if ahead and len(decodes) < LOOKAHEAD_DECODES:
             return NOTHING
-        chunks = self._chunks(self._config.max_batch_tokens - len(decodes))
+        chunks = self._chunks(in_prefill, self._config.max_batch_tokens - len(decodes))
         if not self._secure(decodes, chunks, may_retract=not ahead):
             return NOTHING
         decodes = [a for a in decodes if a.kv is not None]
         prompts = [a for a in chunks if a.kv is not None]
-        segments = [a.segment(1) for a in decodes] + [a.segment(chunks[a]) for a in prompts]
+        segments = [a.decode_segment() for a in decodes]
+        segments += [a.segment(chunks[a]) for a in prompts]
         self.cut_prompts += any(chunks[a] < a.prefill_rows for a in prompts)
         return StepPlan(segments, decodes, prompts)
 
-    def _decodes(self, active: ActiveSequence) -> bool:
-        if active.seq.in_prefill or active.generated >= active.max_tokens:
-            return False
-        return self._ready(active.seq)
-
-    def _chunks(self, room: int) -> dict[ActiveSequence, int]:
+    def _chunks(self, in_prefill: list[ActiveSequence], room: int) -> dict[ActiveSequence, int]:
         """Prompt rows of this step. A prompt that begins as another one whose pages are under way
         waits for these."""
         budget = min(room, self._config.prefill_chunk)
         chunks: dict[ActiveSequence, int] = {}
         under_way: set[PageId] = set()
-        for active in self._residents.running.values():
+        for active in in_prefill:
             if budget <= 0:
                 break
-            if not active.seq.in_prefill:
-                continue
             self._sharing.reuse(active)
             page = self._sharing.next_page(active)
             if not active.seq.in_prefill or page in under_way:
