@@ -360,5 +360,53 @@ def test_a_stage_sets_the_limits_by_its_options() -> None:
 
     assert configured() == TorchEngineConfig()
     assert configured(max_running="3", other=1) == TorchEngineConfig(max_running=3)
-    with pytest.raises(ConfigError, match="'talk': max_batch_tokens must be a whole number"):
-        configured(max_batch_tokens="many")
+    assert configured(lookahead=False, coalesce_ms="2.5", prefix_cache="FALSE") == (
+        TorchEngineConfig(lookahead="off", coalesce_ms=2.5, prefix_cache=False)
+    )
+    for options, message in (
+        ({"max_batch_tokens": "many"}, "'talk': max_batch_tokens must be a whole number"),
+        ({"prefix_cache": "maybe"}, "'talk': prefix_cache must be true or false, not 'maybe'"),
+        ({"prefix_cache": True}, "'talk': prefix_cache is true, but .* cannot be shared"),
+        ({"lookahead": True}, "lookahead is on, but the model .*; set lookahead: off"),
+        ({"lookahead": "ahead"}, "lookahead must be auto, on or off, not 'ahead'"),
+        ({"coalesce_ms": "nan"}, "coalesce_ms must be 0 or more"),
+        ({"prefill_chunk": 0}, "prefill_chunk must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            configured(**options)
+
+
+def test_a_lone_prompt_waits_for_company_while_nothing_runs() -> None:
+    now = [100.0]
+    config = TorchEngineConfig(coalesce_ms=20)
+    engine = TorchEngine(ScriptRunner(), config, clock=lambda: now[0])
+    assert engine.wakes_in_s() is None
+    engine.add(make("first", "ab."))
+    assert not engine.runnable()
+    assert engine.step() == []
+    now[0] += 0.015
+    assert engine.wakes_in_s() == pytest.approx(0.005)
+    now[0] += 0.005
+    assert engine.runnable()
+    assert engine.wakes_in_s() is None
+    assert [o.request_id for o in engine.step()] == ["first"]
+    engine.add(make("joins", "c."))
+    assert [o.request_id for o in engine.step()] == ["first", "joins"]
+    finish(engine)
+    for name in ("a", "b"):
+        assert not engine.runnable()
+        engine.add(make(name, "x."))
+    assert [o.request_id for o in engine.step()] == ["a", "b"]
+    finish(engine)
+    engine.add(make("gone", "x."))
+    engine.abort("gone")
+    assert engine.wakes_in_s() is None
+
+
+def test_prompts_are_cut_and_the_cuts_are_counted() -> None:
+    engine = engine_of(ScriptRunner(), prefill_chunk=10)
+    engine.add(make("short", "abcdefgh", prompt_len=4))
+    engine.add(make("long", "abcdefgh", prompt_len=30))
+    steps = [[o.request_id for o in engine.step()] for _ in range(4)]
+    assert steps == [["short"], ["short"], ["short"], ["short", "long"]]
+    assert engine.stats().cut_prompts == 3

@@ -92,6 +92,23 @@ def test_the_loop_waits_for_chunks_without_stepping() -> None:
     assert engine.stats().steps == 2
 
 
+def test_the_loop_goes_on_by_itself_when_the_engine_said_it_would() -> None:
+    class Holding(ScriptedEngine):
+        asked = 0
+
+        def runnable(self) -> bool:
+            return super().runnable() and self.asked > 0
+
+        def wakes_in_s(self) -> float | None:
+            self.asked += super().runnable()
+            return 0.001 if self.asked else None
+
+    engine = Holding()
+    with running(OmniScheduler(engine, Tokens()), [work("a", 1)]) as (_, outbox):
+        outbox.wait_for("complete", "a")
+    assert engine.asked == 1
+
+
 def test_nothing_to_generate_never_reaches_the_engine() -> None:
     engine = ScriptedEngine()
     scheduler = OmniScheduler(engine, Tokens())
