@@ -71,7 +71,7 @@ class FakePipeline(Pipeline):
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    async def batches(self, request: Request) -> AsyncGenerator[list[Event], None]:
         self.requests.append(request)
         self.running += 1
         self.closed.clear()
@@ -82,7 +82,8 @@ class FakePipeline(Pipeline):
                 if isinstance(step, asyncio.Event):
                     await step.wait()
                 else:
-                    yield step
+                    await asyncio.sleep(0)  # as a pipeline does that has told all it knows
+                    yield [step]
         finally:
             self.running -= 1
             self.closed.set()

@@ -6,6 +6,7 @@ The server is a client of this module and of nothing below it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -21,7 +22,7 @@ from omni_core.config import (
     resolve,
 )
 from omni_core.coordinator.runtime import Health, Plan, Runtime, StageHealth
-from omni_core.errors import NotReadyError, OmniError
+from omni_core.errors import NotReadyError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
 from omni_core.specs import ModelInfo, PipelineConfig, Ref
@@ -134,16 +135,24 @@ class Pipeline:
 
         Closing the generator early (or cancelling its task) aborts the request in every stage.
         """
+        async with aclosing(self.batches(request)) as batches:
+            async for events in batches:
+                for event in events:
+                    yield event
+
+    async def batches(self, request: Request) -> AsyncGenerator[list[Event], None]:
+        """As `generate`; events that are there together come together, and are never waited for."""
         coordinator = self._running().coordinator
         active = coordinator.submit(request)
         try:
-            while True:
-                event = await active.events.get()
-                if isinstance(event, OmniError):
-                    raise event
-                yield event
-                if isinstance(event, Finished):
-                    return
+            ended = False
+            while not ended:
+                events, error = await active.take()
+                if events:
+                    yield events
+                if error is not None:
+                    raise error
+                ended = isinstance(events[-1], Finished)
         finally:
             coordinator.release(active)
 

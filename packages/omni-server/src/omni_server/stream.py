@@ -63,9 +63,9 @@ class EventStream(Response):
     """A response of server-sent events whose status waits for the first of them.
 
     An error before the first event is an ordinary error response; one after it becomes an `error`
-    event that ends the stream without `[DONE]`. Each event is sent the moment it exists. `frames`
-    is closed when the response ends, however it ends. `on_end` is told the HTTP status, 499 when
-    the client left, or the status of the error that cut the stream.
+    event that ends the stream without `[DONE]`. Each of `frames`, one event or several, is sent the
+    moment it exists. `frames` is closed when the response ends, however it ends. `on_end` is told
+    the HTTP status, 499 when the client left, or the status of the error that cut the stream.
     """
 
     def __init__(
@@ -130,7 +130,6 @@ async def _write(send: Send, data: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": more})
     except OSError as exc:  # what ASGI servers raise for a connection that is gone
         raise ClientGoneError from exc
-    await asyncio.sleep(0)  # events may wait in numbers: other clients, and news of this one, first
 
 
 async def _cut(error: OmniError, send: Send) -> int:

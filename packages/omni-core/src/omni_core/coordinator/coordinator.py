@@ -45,6 +45,18 @@ class Active:
     spans: list[StageSpan] = field(default_factory=list)
     ended: bool = False
 
+    async def take(self) -> tuple[list[Event], OmniError | None]:
+        """What there is to tell the client now: events, and the error that ends them, if any. Waits
+        until there is something."""
+        events: list[Event] = []
+        news = await self.events.get()
+        while not isinstance(news, OmniError):
+            events.append(news)
+            if self.events.empty():
+                return events, None
+            news = self.events.get_nowait()
+        return events, news
+
 
 class Coordinator:
     """Routes requests into the graph and their events back out."""

@@ -210,14 +210,17 @@ class Runtime:
 
     async def _receive(self) -> None:
         while True:
-            try:
-                message = await self._links.receive()
-            except BadMessageError as exc:
-                log.error("%s", exc)
-                if exc.request_id is not None:
-                    self.coordinator.fail_request(exc.request_id, exc)
-            else:
-                self._dispatch(message)
+            for message in await self._links.receive():
+                if isinstance(message, BadMessageError):
+                    self._refuse(message)
+                else:
+                    self._dispatch(message)
+            await asyncio.sleep(0)  # more may be there at once: those whom the news is for first
+
+    def _refuse(self, error: BadMessageError) -> None:
+        log.error("%s", error)
+        if error.request_id is not None:
+            self.coordinator.fail_request(error.request_id, error)
 
     def _dispatch(self, message: ToCoordinator) -> None:
         match message:

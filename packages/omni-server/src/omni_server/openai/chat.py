@@ -132,16 +132,18 @@ async def _collect(
 async def _frames(
     call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
 ) -> AsyncGenerator[bytes, None]:
-    """The reply as server-sent events, each made from one event the moment it comes."""
+    """The reply as server-sent events; what the pipeline gives together is sent together."""
     writer = ChunkWriter(call, ids)
     finished: Finished | None = None
-    async with aclosing(context.pipeline.generate(call.request)) as events:
-        async for event in events:
-            timer.saw(event)
-            for chunk in writer.hear(event):
-                yield sse(chunk)
-            if isinstance(event, Finished):
-                finished = event
+    async with aclosing(context.pipeline.batches(call.request)) as batches:
+        async for events in batches:
+            for event in events:
+                timer.saw(event)
+                if isinstance(event, Finished):
+                    finished = event
+            chunks = [chunk for event in events for chunk in writer.hear(event)]
+            if chunks:
+                yield b"".join(map(sse, chunks))
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
     for chunk in writer.close(finished, context.transcripts.add):
