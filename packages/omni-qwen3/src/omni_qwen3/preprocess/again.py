@@ -6,12 +6,14 @@ which measures. Tells nothing but whether the file can still be read.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from omni_core.media import MediaLimits, load_audio, load_image, load_video
 from omni_core.types import FloatArray
 from omni_qwen3.payloads import ByteArray
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.image import image_patches
-from omni_qwen3.preprocess.settings import load_settings
+from omni_qwen3.preprocess.settings import Settings, load_settings
 from omni_qwen3.preprocess.video import video_patches
 
 _LET_THROUGH = MediaLimits(
@@ -24,23 +26,23 @@ _LET_THROUGH = MediaLimits(
 
 
 class MediaAgain:
-    """Files to the arrays preprocessing made of them."""
+    """Files to the arrays preprocessing made of them; reads a checkpoint's settings when first
+    needed, which may be never."""
 
     def __init__(self, model_path: str) -> None:
-        settings = load_settings(model_path)
-        self._image, self._video = settings.image, settings.video
-        self._features = AudioFeatures(settings.audio)
+        self._model_path = model_path
 
     def image(self, encoded: ByteArray, grid: list[int]) -> FloatArray:
         """Patches (P, 3 * temporal_patch * patch * patch) of a picture."""
-        return image_patches(load_image(encoded.tobytes(), _LET_THROUGH), grid, self._image)
+        picture = load_image(encoded.tobytes(), _LET_THROUGH)
+        return image_patches(picture, grid, self._settings.image)
 
     def video(self, encoded: ByteArray, grid: list[int], fps: float, max_frames: int) -> FloatArray:
         """Patches (P, 3 * temporal_patch * patch * patch) of a video sampled as before."""
         clip = load_video(
             encoded.tobytes(), _LET_THROUGH, fps=fps, max_frames=max_frames, with_audio=False
         )
-        return video_patches(clip.frames, grid, self._video)
+        return video_patches(clip.frames, grid, self._settings.video)
 
     def sound(self, encoded: ByteArray, padded_samples: int) -> FloatArray:
         """Mel frames (mel_bins, frames) of a clip or a video's sound track."""
@@ -48,3 +50,11 @@ class MediaAgain:
         sound = load_audio(encoded.tobytes(), _LET_THROUGH, sample_rate=rate)
         [frames] = self._features([sound], padded_samples)
         return frames
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return load_settings(self._model_path)
+
+    @cached_property
+    def _features(self) -> AudioFeatures:
+        return AudioFeatures(self._settings.audio)
