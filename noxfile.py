@@ -190,9 +190,9 @@ def parity(session: nox.Session) -> None:
 @nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
-    install(session, *NEEDS, tools=TEST_TOOLS)
-    file = "tests/test_parity_variants.py"
-    session.run("pytest", "-m", "matrix", file, *session.posargs, env=ONE_THREAD)
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    everything = ("-m", "", "tests/test_parity_variants.py")
+    session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

@@ -2,8 +2,8 @@
 prefixes, retraction, look-ahead, compiled steps. Ids and codes stay those of transformers.
 
 Each variant proves by the stages' counters that what it is about took place. By default a few
-pipelines run that do all of it between them; marked `matrix`, and run by
-`nox -s parity_variants`, is every variant by itself, eager and compiled.
+pipelines run that do all of it between them; `nox -s parity_variants` runs what is marked `matrix`
+as well: every variant by itself, and compiled steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Variant:
 
 
 CHUNKS = {"thinker.prefill_chunk": "16", "talker_ar.prefill_chunk": "16"}
-CUT = {"thinker.cut_prompts": 10, "talker_ar.cut_prompts": 10}
+CUT = {"thinker.cut_prompts": 5, "talker_ar.cut_prompts": 5}
 RETRACTED = {"thinker.retractions": 5, "talker_ar.retractions": 5}
 AHEAD = {"thinker.lookahead_steps": 20}
 HITS = {"thinker.prefix_hit_tokens": 100}
