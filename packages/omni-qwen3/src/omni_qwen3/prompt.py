@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omni_core.engine.base import Segment
+from omni_core.engine.base import Batch, Segment
 from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig
 from omni_qwen3.payloads import Prepared
@@ -41,13 +41,20 @@ class PromptRows:
     index: IntArray
     values: torch.Tensor
 
-    def patch(self, segment: Segment, offset: int) -> Patch | None:
-        """The part inside a segment that begins at row `offset` of a batch; None if empty."""
-        low, high = np.searchsorted(self.index, [segment.start, segment.start + segment.count])
+    def part(self, start: int, stop: int) -> PromptRows | None:
+        """Those of the rows that are in `start`..`stop`, a view; None for none."""
+        low, high = np.searchsorted(self.index, [start, stop])
         if low == high:
             return None
-        rows = torch.from_numpy(self.index[low:high] + (offset - segment.start))
-        return Patch(rows.to(self.values.device), self.values[..., low:high, :])
+        return PromptRows(self.index[low:high], self.values[..., low:high, :])
+
+    def patch(self, segment: Segment, offset: int) -> Patch | None:
+        """The part inside a segment that begins at row `offset` of a batch; None if empty."""
+        part = self.part(segment.start, segment.start + segment.count)
+        if part is None:
+            return None
+        rows = torch.from_numpy(part.index + (offset - segment.start))
+        return Patch(rows.to(self.values.device), part.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,14 @@ class Prompt:
         self,
         prepared: Prepared,
         config: OmniConfig,
-        speaks: bool,
+        captures: bool,
         *,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.ids: IntArray = prepared["input_ids"]
         self._positions = prepared["positions"].astype(np.float32)
-        self._rope_delta = prepared["rope_delta"]
+        self._rope_delta = float(np.float32(prepared["rope_delta"]))
         self.media: PromptRows | None = None
         self.deepstack: PromptRows | None = None
         self.user: UserTurns | None = None
@@ -89,10 +96,25 @@ class Prompt:
         if "visual_index" in prepared:
             values = torch.as_tensor(prepared["deepstack"]).to(device, dtype)
             self.deepstack = PromptRows(prepared["visual_index"], values)
-        if speaks:
+        if captures:
             sizes = {key: value for key, value in prepared.items() if key in MEDIA_SIZES}
             self.user = _user_turns(self.ids, config, sizes, device=device, dtype=dtype)
             self.capture = PromptRows(self.user.rows[self.user.is_media], self.user.hidden)
+
+    def reply_position(self, row: int) -> float:
+        """Of a row after the prompt, on every axis."""
+        return row + self._rope_delta
+
+    def keep(self, start: int, stop: int) -> torch.Tensor | None:
+        """A copy of what was captured of rows `start`..`stop`; None for nothing."""
+        part = self.capture.part(start, stop) if self.capture else None
+        return None if part is None else part.values.clone()
+
+    def restore(self, start: int, stop: int, kept: torch.Tensor | None) -> None:
+        """Take what another prompt with the same rows has kept of them."""
+        part = self.capture.part(start, stop) if self.capture else None
+        if part is not None and kept is not None:
+            part.values.copy_(kept)
 
     def rows(self, segment: Segment) -> tuple[IntArray, FloatArray]:
         """Token ids (count,) and M-RoPE positions (3, count) of a segment, in prompt or reply."""
@@ -154,26 +176,33 @@ class FlatBatch:
     captures: list[Patch] = field(default_factory=list)
 
 
-def flatten(segments: list[Segment], device: torch.device) -> FlatBatch:
-    """Gather the rows of segments whose `seq.state` is a `Prompt`."""
-    parts = [segment.seq.state.rows(segment) for segment in segments]
+def flatten(batch: Batch, device: torch.device) -> FlatBatch:
+    """Gather the rows of a batch of sequences whose `state` is a `Prompt`."""
+    segments, decodes = batch.segments, batch.decodes
+    parts = [segment.seq.state.rows(segment) for segment in segments[decodes:]]
     ends = np.cumsum([segment.count for segment in segments])
     sampled = [int(e) - 1 for e, segment in zip(ends, segments, strict=True) if segment.samples]
-    batch = FlatBatch(
-        ids=torch.from_numpy(np.concatenate([ids for ids, _ in parts])).to(device),
-        positions=torch.from_numpy(np.concatenate([p for _, p in parts], axis=1)).to(device),
+    line = np.array(decode_positions(batch), dtype=np.float32)
+    positions = [np.broadcast_to(line, (3, decodes)), *(p for _, p in parts)]
+    ids = [torch.from_numpy(ids).to(device) for ids, _ in parts]
+    flat = FlatBatch(
+        ids=torch.cat([batch.tokens, *ids]),
+        positions=torch.from_numpy(np.concatenate(positions, axis=1)).to(device),
         sampled_rows=torch.tensor(sampled, dtype=torch.long, device=device),
     )
-    for end, segment in zip(ends, segments, strict=True):
+    for end, segment in zip(ends[decodes:], segments[decodes:], strict=True):
         prompt: Prompt = segment.seq.state
-        if segment.start >= len(prompt.ids):
-            continue
         for rows, patches in (
-            (prompt.media, batch.media),
-            (prompt.deepstack, batch.deepstack),
-            (prompt.capture, batch.captures),
+            (prompt.media, flat.media),
+            (prompt.deepstack, flat.deepstack),
+            (prompt.capture, flat.captures),
         ):
             patch = rows.patch(segment, int(end) - segment.count) if rows else None
             if patch is not None:
                 patches.append(patch)
-    return batch
+    return flat
+
+
+def decode_positions(batch: Batch) -> list[float]:
+    """Positions of a batch's decode rows, on every axis."""
+    return [s.seq.state.reply_position(s.start) for s in batch.segments[: batch.decodes]]

@@ -20,14 +20,24 @@ import torch.nn.functional as F
 from omni_core.engine import build_engine
 from omni_core.engine.base import Batch, EngineRequest, KVSpec, Segment, StepOutput
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.torch_engine.sampling import RowSampling
+from omni_core.engine.torch_engine.transfer import upload
 from omni_core.errors import RequestError
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
-from omni_core.types import CodecDelta, FloatArray, RequestParams, SamplingParams, Usage
+from omni_core.steps import StepBank, build_bank
+from omni_core.types import (
+    CodecDelta,
+    FloatArray,
+    IntArray,
+    RequestParams,
+    SamplingParams,
+    Usage,
+)
 from omni_qwen3.config import OmniConfig, TalkerConfig, load_config
 from omni_qwen3.defaults import talker_defaults
-from omni_qwen3.model.decoder import Decoder
+from omni_qwen3.model.decoder import Decoder, DecodeStep
 from omni_qwen3.model.layers import ResizeMlp
 from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.payloads import Conditioning
@@ -49,12 +59,13 @@ PREDICTOR_STREAM = 1
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
-    runner = load_runner(ctx)
+    bank = build_bank(ctx)
+    runner = load_runner(ctx, bank)
     stage = TalkerStage(runner.config, talker_defaults(ctx.model_path))
-    return OmniScheduler(build_engine(ctx, runner), stage)
+    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats)
 
 
-def load_runner(ctx: StageContext) -> TalkerRunner:
+def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner:
     """The checkpoint's Talker and code predictor."""
     config = load_config(ctx.model_path)
     marks = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
@@ -62,7 +73,7 @@ def load_runner(ctx: StageContext) -> TalkerRunner:
         weights = open_weights(
             checkpoint, (WEIGHTS,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks))
+        runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks), bank)
         weights.finish()
     return runner
 
@@ -80,29 +91,41 @@ class TalkerInputs:
 class _Speech:
     """`Sequence.state`: the rows of one reply, as far as they are known."""
 
-    prompt: torch.Tensor
-    """(P, D) rows."""
+    rows: torch.Tensor
+    """(R, D): the prompt, and after a retraction the frames before the newest."""
     positions: FloatArray
-    """(3, P)."""
+    """(3, R)."""
     rope_delta: float
     rng: np.random.Generator | None
     """Draws the predictor's codes; None is greedy."""
+    codes: list[IntArray] = field(default_factory=list)
+    """(G,) of each frame so far."""
     text: list[torch.Tensor] = field(default_factory=list)
     """Text row (D,) of frame 0, 1, ...: the spoken tokens after the first."""
     text_ended: bool = False
-    newest: torch.Tensor | None = None
-    """(D,) sum of the embeddings of the newest frame's codes; the next row, but for its text."""
 
 
 class TalkerRunner:
-    """`ARRunner` with feedback."""
+    """`ARRunner` with feedback.
+
+    Its KV is never shared: what conditions the prompt are hidden states and a reply's first token,
+    so that two prompts are hardly ever the same.
+    """
 
     feedback = True
     prefix_cache = False
     lookahead = False
 
-    def __init__(self, weights: Weights, config: OmniConfig, tts_marks: torch.Tensor) -> None:
-        """`tts_marks` (3, H): Thinker embeddings of tts_bos, tts_eos and tts_pad."""
+    def __init__(
+        self,
+        weights: Weights,
+        config: OmniConfig,
+        tts_marks: torch.Tensor,
+        bank: StepBank | None = None,
+    ) -> None:
+        """`tts_marks` (3, H): Thinker embeddings of tts_bos, tts_eos and tts_pad. `bank` may make
+        the decode steps faster; without one they stay as they are."""
+        bank = bank or StepBank.eager()
         talker = config.require_talker()
         decoder = talker.decoder
         self.device, self.dtype = weights.device, weights.dtype
@@ -130,35 +153,54 @@ class TalkerRunner:
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
         self._decoder = Decoder.load(weights, "talker.model.", decoder)
+        self._decode = DecodeStep("talker_decode", self._decoder, bank)
         self._head = weights.tensor("talker.codec_head.weight", table)
         self._predictor = CodePredictor(
-            weights, "talker.code_predictor.", talker.predictor, talker.code_groups
+            weights, "talker.code_predictor.", talker.predictor, talker.code_groups, bank
         )
+        self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
         marks = self._project_text(tts_marks.to(self.device, self.dtype))
         self._tts_bos: torch.Tensor = marks[0]
         self._tts_eos: torch.Tensor = marks[1]
         self._tts_pad: torch.Tensor = marks[2]
 
     def prepare(self, rows: int) -> None:
-        """Nothing is kept by row."""
+        """Make room for the newest frame of every row: the sum of its codes' embeddings, which is
+        the next input but for its text."""
+        self._newest = self._newest.new_zeros(rows, self._newest.shape[1])
 
     def open(self, seq: EngineSequence) -> None:
         """Project the conditioning into the Talker's prompt; see `ARRunner`."""
         inputs: TalkerInputs = seq.request.inputs
         sampling = seq.request.sampling
+        greedy = RowSampling(temperature=sampling.temperature or 0.0).greedy
         positions, rope_delta = self._positions(inputs.conditioning)
         seq.state = _Speech(
-            prompt=self._prompt(inputs),
+            rows=self._prompt(inputs),
             positions=positions,
-            rope_delta=rope_delta,
-            rng=None if sampling.temperature == 0 else _generator(sampling.seed),
+            rope_delta=float(np.float32(rope_delta)),
+            rng=None if greedy else _generator(sampling.seed),
         )
 
     def resume(self, seq: EngineSequence) -> None:
-        """Not needed by an engine that never retracts."""
+        """Make the rows of all frames anew from their codes: the same numbers, for they are added
+        in the same order. What was drawn stays drawn."""
+        speech: _Speech = seq.state
+        if not speech.codes:
+            return
+        codes = torch.from_numpy(np.stack(speech.codes)).to(self.device)
+        frames = self._predictor.embed(codes) + F.embedding(codes[:, 0], self._embeddings)
+        self._newest[seq.row] = frames[-1]
+        length, known = seq.request.prompt_len, len(frames) - 1
+        texts = [self._text_row(speech, frame) for frame in range(known)]
+        rows = [frame + text for frame, text in zip(frames, texts, strict=False)]
+        line = np.arange(length, length + known, dtype=np.float32) + np.float32(speech.rope_delta)
+        lines = np.broadcast_to(line, (3, known))
+        speech.rows = torch.cat([speech.rows[:length], *(row[None] for row in rows)])
+        speech.positions = np.concatenate([speech.positions[:, :length], lines], axis=1)
 
     def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
-        """Nothing: what the Talker is conditioned on is never the same twice."""
+        """Nothing: see the class."""
 
     def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
         """Never called."""
@@ -180,14 +222,19 @@ class TalkerRunner:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
-        segments = batch.segments
-        x = torch.cat([self._rows(s) for s in segments])
-        positions = np.concatenate([_segment_positions(s) for s in segments], axis=1)
+        decoding, chunks = batch.segments[: batch.decodes], batch.segments[batch.decodes :]
+        line = [s.start + s.seq.state.rope_delta for s in decoding]
+        if not chunks and (parts := batch.attend.parts) is not None:
+            where = upload(line, self.device, torch.float32)
+            return self._decode(self._reply_rows(batch), where, parts)
+        rows = [_chunk(segment) for segment in chunks]
+        lines = np.broadcast_to(np.array(line, dtype=np.float32), (3, len(line)))
+        positions = np.concatenate([lines, *(positions for _, positions in rows)], axis=1)
+        x = torch.cat([self._reply_rows(batch), *(rows for rows, _ in rows)])
         x = self._decoder(x, torch.from_numpy(positions).to(self.device), batch.attend)
-        ends = np.cumsum([s.count for s in segments])
-        sampled = [int(e) - 1 for e, s in zip(ends, segments, strict=True) if s.samples]
-        rows = torch.tensor(sampled, dtype=torch.long, device=self.device)
-        return self._decoder.norm(x[rows])
+        ends = np.cumsum([s.count for s in batch.segments])
+        sampled = [int(e) - 1 for e, s in zip(ends, batch.segments, strict=True) if s.samples]
+        return self._decoder.norm(x[torch.tensor(sampled, dtype=torch.long, device=self.device)])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of code 0; see `ARRunner`."""
@@ -203,14 +250,16 @@ class TalkerRunner:
         if not going:
             return frames
         speeches: list[_Speech] = [seqs[index].state for index in going]
-        first = torch.tensor([seqs[index].tokens[-1] for index in going], device=self.device)
+        first = upload([seqs[index].tokens[-1] for index in going], self.device)
         embedding = F.embedding(first, self._embeddings)
         rows = hidden if len(going) == len(seqs) else hidden[going]
         predicted = self._predictor(rows, first, embedding, self._uniforms(speeches))
-        for speech, total in zip(speeches, embedding + predicted.embedding, strict=True):
-            speech.newest = total
-        for index, codes in zip(going, predicted.codes.cpu().numpy(), strict=True):
-            frames[index] = codes
+        places = upload([seqs[index].row for index in going], self.device)
+        self._newest.index_copy_(0, places, predicted.embedding + embedding)
+        codes = predicted.codes.cpu().numpy()
+        for index, speech, frame in zip(going, speeches, codes, strict=True):
+            speech.codes.append(frame)
+            frames[index] = frame
         return frames
 
     def text(self, token_ids: list[int]) -> str:
@@ -221,13 +270,16 @@ class TalkerRunner:
         """Drop the rows."""
         seq.state = None
 
-    def _rows(self, segment: Segment) -> torch.Tensor:
-        """Input rows (count, D) of a segment: part of the prompt, or the newest frame's."""
-        speech: _Speech = segment.seq.state
-        length = len(speech.prompt)
-        if speech.newest is None or segment.start < length:
-            return speech.prompt[segment.start : segment.start + segment.count]
-        return (speech.newest + self._text_row(speech, segment.start - length))[None]
+    def _reply_rows(self, batch: Batch) -> torch.Tensor:
+        """Input rows (decodes, D) of a batch's decode rows: the newest frames, and their text."""
+        rows = self._newest.index_select(0, batch.rows)
+        if not batch.decodes:
+            return rows
+        texts = [
+            self._text_row(s.seq.state, s.start - s.seq.request.prompt_len)
+            for s in batch.segments[: batch.decodes]
+        ]
+        return rows.add_(torch.stack(texts))
 
     def _text_row(self, speech: _Speech, frame: int) -> torch.Tensor:
         if frame < len(speech.text):
@@ -302,12 +354,11 @@ def _generator(seed: int | None) -> np.random.Generator:
     return np.random.default_rng([seed & (2**64 - 1), PREDICTOR_STREAM])
 
 
-def _segment_positions(segment: Segment) -> FloatArray:
-    """M-RoPE positions (3, count) of a segment's rows."""
+def _chunk(segment: Segment) -> tuple[torch.Tensor, FloatArray]:
+    """Rows (count, D) and M-RoPE positions (3, count) of a part of what is known beforehand."""
     speech: _Speech = segment.seq.state
-    if segment.start < len(speech.prompt):
-        return speech.positions[:, segment.start : segment.start + segment.count]
-    return np.full((3, 1), segment.start + speech.rope_delta, dtype=np.float32)
+    part = slice(segment.start, segment.start + segment.count)
+    return speech.rows[part], speech.positions[:, part]
 
 
 class TalkerStage:

@@ -16,17 +16,20 @@ import torch.nn.functional as F
 from omni_core.engine import build_engine
 from omni_core.engine.base import Batch, EngineRequest, KVSpec, StepOutput
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
+from omni_core.steps import StepBank, build_bank
 from omni_core.types import IntArray, Payload, SamplingParams, Usage
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.model.decoder import Decoder
+from omni_qwen3.model.decoder import Decoder, DecodeStep
 from omni_qwen3.payloads import Conditioning, Prepared, ReplyStart, TokenChunk
-from omni_qwen3.prompt import Patch, Prompt, flatten
+from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
 from omni_qwen3.reasoning import left_open
+from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 NAME = "thinker"
@@ -37,13 +40,14 @@ WEIGHTS = ("thinker.model.", "thinker.lm_head.")
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
-    runner = load_runner(ctx)
+    bank = build_bank(ctx)
+    runner = load_runner(ctx, bank)
     defaults = thinker_defaults(ctx.model_path)
     stage = ThinkerStage(runner, defaults, can_speak=SPEECH_TARGET in ctx.stage.next)
-    return OmniScheduler(build_engine(ctx, runner), stage)
+    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats)
 
 
-def load_runner(ctx: StageContext) -> ThinkerRunner:
+def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:
     """The checkpoint's language model, without its encoders."""
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
@@ -54,6 +58,7 @@ def load_runner(ctx: StageContext) -> ThinkerRunner:
             load_config(ctx.model_path),
             eos_token_ids=eos_token_ids(ctx.model_path),
             detokenize=TokenBytes(ctx.model_path).text,
+            bank=bank,
         )
         weights.finish()
     return runner
@@ -66,6 +71,8 @@ class ThinkerInputs:
     prepared: Prepared
     speaks: bool
     """Whether the Talker will want to be conditioned on this prompt."""
+    shares: bool = False
+    """Whether the Talker may want that of a later request that shares this one's KV."""
 
 
 class _LayerTap:
@@ -93,8 +100,8 @@ class ThinkerRunner:
 
     suppress: torch.Tensor | None = None
     feedback = False
-    prefix_cache = False
-    lookahead = False
+    prefix_cache = True
+    lookahead = True
 
     def __init__(
         self,
@@ -103,7 +110,9 @@ class ThinkerRunner:
         *,
         eos_token_ids: frozenset[int],
         detokenize: Callable[[list[int]], str],
+        bank: StepBank | None = None,
     ) -> None:
+        """`bank` may make the decode step faster; without one it stays as it is."""
         decoder = config.thinker.decoder
         self.device, self.dtype = weights.device, weights.dtype
         self.vocab_size = decoder.vocab_size
@@ -119,6 +128,7 @@ class ThinkerRunner:
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
         self._decoder = Decoder.load(weights, "thinker.model.", decoder)
+        self._decode = DecodeStep("thinker_decode", self._decoder, bank or StepBank.eager())
         self._head = weights.tensor("thinker.lm_head.weight", table)
         accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
         self._capture_normed = accepted == decoder.layers
@@ -131,17 +141,25 @@ class ThinkerRunner:
         """Move the prompt's media rows to the device; see `ARRunner`."""
         inputs: ThinkerInputs = seq.request.inputs
         seq.state = Prompt(
-            inputs.prepared, self.config, inputs.speaks, device=self.device, dtype=self.dtype
+            inputs.prepared,
+            self.config,
+            inputs.speaks or inputs.shares,
+            device=self.device,
+            dtype=self.dtype,
         )
 
     def resume(self, seq: EngineSequence) -> None:
         """The prompt is still there, and so are the tokens."""
 
     def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
-        """Nothing."""
+        """The hidden states of media rows that the Talker is conditioned on; None for none."""
+        prompt: Prompt = seq.state
+        return prompt.keep(start, stop)
 
     def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
-        """Nothing."""
+        """Take the hidden states that `keep` gave."""
+        prompt: Prompt = seq.state
+        prompt.restore(start, stop, kept)
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
         """Nothing streams into the Thinker."""
@@ -152,7 +170,12 @@ class ThinkerRunner:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
-        flat = flatten(batch.segments, self.device)
+        parts = batch.attend.parts if batch.decodes == len(batch.segments) else None
+        if parts is not None:
+            x = F.embedding(batch.tokens, self._embeddings)
+            positions = upload(decode_positions(batch), self.device, torch.float32)
+            return self._decode(x, positions, parts)
+        flat = flatten(batch, self.device)
         x = F.embedding(flat.ids, self._embeddings)
         for patch in flat.media:
             x[patch.rows] = patch.values
@@ -174,7 +197,7 @@ class ThinkerRunner:
     ) -> list[Any]:
         """With the first token of a reply that will be spoken: its `Conditioning`, as far as the
         prompt decides it. None otherwise."""
-        return [self._conditioning(seq.state) if len(seq.tokens) == 1 else None for seq in seqs]
+        return [self._conditioning(seq) if len(seq.tokens) == 1 else None for seq in seqs]
 
     def text(self, token_ids: list[int]) -> str:
         """See `ARRunner`."""
@@ -189,8 +212,10 @@ class ThinkerRunner:
         with torch.inference_mode():
             return F.embedding(torch.as_tensor(token_ids, device=self.device), self._embeddings)
 
-    def _conditioning(self, prompt: Prompt) -> Conditioning | None:
-        if prompt.user is None:
+    def _conditioning(self, seq: EngineSequence) -> Conditioning | None:
+        inputs: ThinkerInputs = seq.request.inputs
+        prompt: Prompt = seq.state
+        if not inputs.speaks or prompt.user is None:
             return None
         user_rows = self.embed(prompt.user.ids)
         is_media = torch.from_numpy(prompt.user.is_media).to(self.device)
@@ -244,10 +269,11 @@ class ThinkerStage:
         return EngineRequest(
             request_id=work.request_id,
             prompt_len=len(ids),
-            inputs=ThinkerInputs(prepared, speaks),
+            inputs=ThinkerInputs(prepared, speaks, shares=self._can_speak),
             params=work.params,
             sampling=asked.over(self._defaults),
             prompt_token_ids=ids,
+            row_keys=row_keys(prepared),
             strict_max_tokens=asked.max_tokens is not None,
         )
 
@@ -263,7 +289,7 @@ class ThinkerStage:
         if reply.speaks:
             self._speak(request_id, reply, _spoken(reply, output), outbox)
         if output.finish_reason is not None:
-            self._finish(request_id, reply, output.index + 1, outbox)
+            self._finish(request_id, reply, output, outbox)
 
     def forget(self, request_id: str) -> None:
         """See `ARStage`."""
@@ -282,11 +308,12 @@ class ThinkerStage:
             else:
                 outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
 
-    def _finish(self, request_id: str, reply: _Reply, tokens: int, outbox: Outbox) -> None:
+    def _finish(self, request_id: str, reply: _Reply, output: StepOutput, outbox: Outbox) -> None:
         if reply.speaks and not reply.speaking:
             outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
         outbox.stream_done(request_id)
-        outbox.done(request_id, reply.usage + Usage(text_tokens=tokens))
+        used = Usage(text_tokens=output.index + 1, cached_tokens=output.cached_tokens)
+        outbox.done(request_id, reply.usage + used)
         self.forget(request_id)
 
     def _has_opened_thought(self, ids: tuple[int, ...]) -> bool:

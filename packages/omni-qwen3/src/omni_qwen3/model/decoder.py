@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from omni_core.engine.base import Attend
+from omni_core.engine.base import Attend, AttentionParts
+from omni_core.steps import Step, StepBank
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.model.layers import Attention, DenseMlp, RMSNorm, Rope, RotaryTables
 from omni_qwen3.model.moe import SparseMoe
@@ -95,3 +96,48 @@ class Decoder:
             if tap is not None:
                 x = tap(layer, x)
         return x
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeProgram:
+    """One row of each of B sequences through a decoder (a program of `omni_core.steps`)."""
+
+    decoder: Decoder
+    attention: Callable[..., Attend]
+    """`AttentionParts.build`."""
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
+        """Rows (B, hidden), their positions (B,), then the tensors and pools of attention; to
+        normed hidden states (B, hidden)."""
+        x, positions, *attention = tensors
+        x = self.decoder(x, positions, self.attention(*attention))
+        return (self.decoder.norm(x),)
+
+
+class DecodeStep:
+    """The decode step of a stack, registered with a bank when its attention is first seen."""
+
+    def __init__(self, name: str, decoder: Decoder, bank: StepBank) -> None:
+        self._name = name
+        self._decoder = decoder
+        self._bank = bank
+        self._step: Step | None = None
+
+    def __call__(
+        self, x: torch.Tensor, positions: torch.Tensor, parts: AttentionParts
+    ) -> torch.Tensor:
+        """Rows (B, hidden) at positions (B,), on every axis, to normed hidden states (B, hidden),
+        which the next call may overwrite."""
+        step = self._step or self._register(parts)
+        (hidden,) = step(x, positions, *parts.tensors, *parts.pools)
+        return hidden
+
+    def _register(self, parts: AttentionParts) -> Step:
+        still: tuple[dict[int, str], ...] = ({},) * len(parts.pools)
+        self._step = self._bank.step(
+            self._name,
+            DecodeProgram(self._decoder, parts.build),
+            dynamic=({0: "batch"}, {0: "batch"}, *parts.dynamic, *still),
+            pools=len(parts.pools),
+        )
+        return self._step
