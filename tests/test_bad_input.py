@@ -131,11 +131,12 @@ class Server:
         return self.post(messages=[{"role": "user", "content": content}], **body)
 
     def usage(self, *parts: dict[str, Any], **body: Any) -> dict[str, int]:
-        """Prompt tokens of a request that must be served: all, and by kind."""
+        """Prompt tokens of a request that must be served: all, and by kind, cached or not."""
         reply = self.show(*parts, **body)
         assert reply.status_code == 200, reply.text
         usage = reply.json()["usage"]
         details: dict[str, int] = usage["prompt_tokens_details"]
+        del details["cached_tokens"]
         return {"all": usage["prompt_tokens"], **details}
 
 
