@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from omni_core.errors import MediaError, StageError
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, InboxItem, Work
+from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.streaming import StreamingScheduler
 from omni_core.testing.fakes import Call, RecordingOutbox, running
 from omni_core.types import AudioDelta, FloatArray, IntArray, Payload, RequestParams
@@ -21,11 +23,17 @@ class Recorder:
     """A vocoder whose samples are the codes; the state is the name in the payload."""
 
     sample_rate: int = 16_000
+    max_replies: int | None = None
     pushes: list[dict[str, list[int]]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     tail: float | None = None
     broken: str = ""
     """The method that raises."""
+    poison: int = -1
+    """A code that no push may hold."""
+    last: int = -1
+    """The code that sets `got_last`."""
+    got_last: threading.Event = field(default_factory=threading.Event)
 
     def open(self, params: RequestParams, payload: Payload) -> str:
         if self.broken == "open":
@@ -35,9 +43,11 @@ class Recorder:
         return str(payload["name"])
 
     def push(self, states: list[str], codes: list[IntArray]) -> list[FloatArray]:
-        if self.broken == "push":
+        if self.broken == "push" or any(self.poison in c for c in codes):
             raise ValueError("boom")
         self.pushes.append(dict(zip(states, (c[0].tolist() for c in codes), strict=True)))
+        if any(self.last in c for c in codes):
+            self.got_last.set()
         return [c[0].astype(np.float32) for c in codes]
 
     def flush(self, state: str) -> FloatArray:
@@ -68,23 +78,24 @@ def audio_of(outbox: RecordingOutbox, name: str) -> list[float]:
 
 
 def run(
-    vocoder: Recorder, items: Iterable[InboxItem], until: tuple[str, str], **options: int
+    vocoder: Recorder, items: Iterable[InboxItem], until: tuple[str, str], **cadence: int
 ) -> tuple[StreamingScheduler, RecordingOutbox]:
-    scheduler = StreamingScheduler(vocoder, **options)
+    scheduler = StreamingScheduler(vocoder, cadence=Cadence(**cadence))
     with running(scheduler, items) as (_, outbox):
         outbox.wait_for(*until)
     return scheduler, outbox
 
 
-def test_a_push_takes_at_most_the_cadence_and_splits_chunks() -> None:
+def test_pushes_grow_as_the_cadence_says_and_split_chunks() -> None:
     vocoder = Recorder()
     items = [opened("a"), chunk("a", 0), chunk("a", *range(1, 10)), ended("a")]
-    scheduler, outbox = run(vocoder, items, ("complete", "a"), max_frames_per_push=4)
-    assert vocoder.pushes == [{"a": [0, 1, 2, 3]}, {"a": [4, 5, 6, 7]}, {"a": [8, 9]}]
+    scheduler, outbox = run(vocoder, items, ("complete", "a"), steady_frames=4)
+    assert vocoder.pushes == [{"a": [0]}, {"a": [1, 2, 3, 4]}, {"a": [5, 6, 7, 8]}, {"a": [9]}]
     assert audio_of(outbox, "a") == list(range(10))
     assert outbox.of("a")[-1] == Call("complete", "a", "stop")
     assert vocoder.closed == ["a"]
-    assert scheduler.stats() == {"requests": 1, "frames": 10, "waiting": 0, "running": 0}
+    expected = {"requests": 1, "frames": 10, "pushes": 4, "waiting": 0, "running": 0}
+    assert expected.items() <= scheduler.stats().items()
 
 
 def test_the_first_frame_leaves_at_once() -> None:
@@ -106,7 +117,7 @@ def test_replies_share_pushes() -> None:
         ended("b"),
         ended("a"),
     ]
-    _, outbox = run(vocoder, items, ("complete", "a"), max_frames_per_push=2)
+    _, outbox = run(vocoder, items, ("complete", "a"), initial_frames=2, steady_frames=2)
     assert vocoder.pushes == [{"a": [0, 1], "b": [10, 11]}, {"a": [2]}]
     assert audio_of(outbox, "a") == [0, 1, 2]
     assert audio_of(outbox, "b") == [10, 11]
@@ -130,10 +141,14 @@ def test_a_reply_without_frames_ends_without_audio() -> None:
 
 def test_an_aborted_reply_is_closed_and_silent() -> None:
     vocoder = Recorder()
-    items = [opened("a"), chunk("a", 1), Abort("a"), chunk("a", 2), ended("a"), opened("b")]
-    items += [chunk("b", 3), ended("b")]
-    scheduler, outbox = run(vocoder, items, ("complete", "b"))
-    assert outbox.of("a") == []
+    scheduler = StreamingScheduler(vocoder)
+    with running(scheduler, [opened("a"), chunk("a", 1)]) as (inbox, outbox):
+        outbox.wait_for("emit", "a")
+        for item in (Abort("a"), chunk("a", 2), ended("a"), opened("b"), chunk("b", 3), ended("b")):
+            inbox.put(item)
+        outbox.wait_for("complete", "b")
+    assert audio_of(outbox, "a") == [1.0]
+    assert [call.method for call in outbox.of("a")] == ["emit"]
     assert vocoder.closed == ["a", "b"]
     assert scheduler.stats()["running"] == 0
 
@@ -179,3 +194,40 @@ def test_a_chunk_that_is_no_codes_fails_its_reply(data: object) -> None:
     [failed] = outbox.of("a")
     assert "'talker' must stream numpy int64 (groups, frames) codes" in failed.value.message
     assert audio_of(outbox, "b") == [1.0]
+
+
+def test_only_the_cause_of_a_failed_push_fails() -> None:
+    vocoder = Recorder(poison=66)
+    items = [opened(name) for name in "abc"]
+    items += [chunk("a", 1), chunk("b", 66), chunk("c", 3), ended("a"), ended("c")]
+    scheduler, outbox = run(vocoder, items, ("complete", "c"))
+    assert audio_of(outbox, "a") == [1.0]
+    assert audio_of(outbox, "c") == [3.0]
+    [failed] = outbox.of("b")
+    assert failed.value.message == "ValueError: boom"
+    assert sorted(vocoder.closed) == ["a", "b", "c"]
+    assert scheduler.stats()["running"] == 0
+
+
+def test_replies_beyond_the_slots_wait_their_turn_and_can_be_aborted() -> None:
+    vocoder = Recorder(max_replies=1)
+    items = [opened(name) for name in "abc"]
+    items += [chunk(name, ord(name)) for name in "abc"]
+    with running(StreamingScheduler(vocoder), items) as (inbox, outbox):
+        outbox.wait_for("emit", "a")
+        for item in (ended("b"), Abort("c"), ended("a")):
+            inbox.put(item)
+        outbox.wait_for("complete", "b")
+    assert vocoder.pushes == [{"a": [97]}, {"b": [98]}]
+    assert vocoder.closed == ["a", "b"]
+    assert outbox.of("c") == []
+
+
+def test_frames_go_out_when_the_listener_would_run_dry() -> None:
+    """One frame waits for three more that never come, nor does the end; audio is 62 us a frame."""
+    vocoder = Recorder(last=3)
+    scheduler = StreamingScheduler(vocoder, cadence=Cadence(initial_frames=1, steady_frames=8))
+    with running(scheduler, [opened("a"), *[chunk("a", i) for i in range(4)]]) as (_, outbox):
+        assert vocoder.got_last.wait(10)
+    assert audio_of(outbox, "a") == [0, 1, 2, 3]
+    assert vocoder.pushes == [{"a": [0]}, {"a": [1, 2]}, {"a": [3]}]

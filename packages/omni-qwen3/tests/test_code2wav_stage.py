@@ -69,7 +69,8 @@ def test_two_replies_at_once_each_sound_as_when_decoded_whole(tiny_checkpoint: s
             outbox.wait_for("complete", name)
     for name, expected in codes.items():
         chunks = heard(outbox, name)
-        assert max(chunk.size for chunk in chunks) <= 4 * 1920
+        assert [chunk.size for chunk in chunks[:2]] == [1365, 8 * 1920]  # nineteen waited
+        assert max(chunk.size for chunk in chunks) <= 8 * 1920
         wav = whole(tiny_checkpoint, expected)
         np.testing.assert_allclose(np.concatenate(chunks), wav, rtol=0, atol=2e-4)
     assert scheduler.stats()["running"] == 0
@@ -84,7 +85,7 @@ def test_the_first_frame_is_heard_before_the_second_exists(tiny_checkpoint: str)
 
 def test_window_mode_speaks_only_window_by_window(tiny_checkpoint: str) -> None:
     codes = random_codes(310)
-    scheduler = build_stage(tiny_checkpoint, decode="window", max_frames_per_push=64)
+    scheduler = build_stage(tiny_checkpoint, decode="window", steady_frames=64)
     with running(scheduler, reply("a", codes, 64)) as (_, outbox):
         outbox.wait_for("complete", "a")
     sizes = [chunk.size for chunk in heard(outbox, "a")]
@@ -120,11 +121,39 @@ def test_codes_of_another_codec_fail_their_reply(tiny_checkpoint: str) -> None:
 
 def test_every_wrong_option_is_named(tiny_checkpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_stage(tiny_checkpoint, decode="fast", max_frames_per_push=0, speed=2)
+        build_stage(tiny_checkpoint, decode="fast", steady_frames=0, speed=2)
     unknown, decode, frames = caught.value.problems
     assert "'speed'" in unknown
     assert "stateful or window" in decode
     assert "above 0" in frames
+    with pytest.raises(ConfigError, match="at most steady_frames"):
+        build_stage(tiny_checkpoint, initial_frames=9)
+
+
+def test_more_replies_than_slots_wait_and_all_are_heard(tiny_checkpoint: str) -> None:
+    codes = {name: random_codes(3, seed=ord(name)) for name in "abcde"}
+    items = [item for name in codes for item in reply(name, codes[name], 1)]
+    scheduler = build_stage(tiny_checkpoint, max_replies=2)
+    with running(scheduler, items) as (_, outbox):
+        for name in codes:
+            outbox.wait_for("complete", name)
+    for name, expected in codes.items():
+        wav = np.concatenate(heard(outbox, name))
+        np.testing.assert_allclose(wav, whole(tiny_checkpoint, expected), rtol=0, atol=1e-4)
+
+
+def test_wrong_codes_fail_alone_in_a_shared_push(tiny_checkpoint: str) -> None:
+    good = random_codes(4)
+    wrong = [opened("bad"), Chunk("bad", "talker_ar", np.full((16, 1), 64))]
+    scheduler = build_stage(tiny_checkpoint)
+    with running(scheduler, [*wrong, *reply("good", good, 2)]) as (_, outbox):
+        error = outbox.wait_for("fail", "bad").value
+        outbox.wait_for("complete", "good")
+    assert "0 to 63, not 64 to 64" in error.message
+    np.testing.assert_allclose(
+        np.concatenate(heard(outbox, "good")), whole(tiny_checkpoint, good), rtol=0, atol=1e-4
+    )
+    assert scheduler.stats()["running"] == 0
 
 
 @pytest.mark.parametrize(

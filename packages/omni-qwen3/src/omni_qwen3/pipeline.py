@@ -93,7 +93,7 @@ CODE2WAV = StageConfig(
     name="code2wav",
     factory=Ref("omni_qwen3.code2wav.stage:build"),
     terminal="audio",
-    options=dict.fromkeys(("decode", "max_frames_per_push")),
+    options=dict.fromkeys(("decode", "initial_frames", "steady_frames", "max_replies")),
 )
 
 

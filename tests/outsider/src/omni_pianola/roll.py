@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from omni_core.scheduler.base import Scheduler
+from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.streaming import StreamingScheduler
 from omni_core.specs import StageContext
 from omni_core.types import FloatArray, IntArray, Payload, RequestParams
@@ -27,6 +28,8 @@ class Reply:
 
 class Player:
     """A `StreamingVocoder`; `codes` are strips of the roll, int64 (notes, frames)."""
+
+    max_replies: int | None = None
 
     def __init__(self, instrument: Instrument) -> None:
         self.sample_rate = instrument.sample_rate
@@ -60,4 +63,5 @@ class Player:
 
 def build(ctx: StageContext) -> Scheduler:
     """Factory of the stage."""
-    return StreamingScheduler(Player(read(ctx.model_path)), max_frames_per_push=FRAMES_PER_PUSH)
+    cadence = Cadence(steady_frames=FRAMES_PER_PUSH)
+    return StreamingScheduler(Player(read(ctx.model_path)), cadence=cadence)

@@ -1,18 +1,31 @@
 """The loop of stages that turn a stream of codec frames into a stream of audio.
 
-Knows order, cadence and audio events. Knows nothing of codecs: a `StreamingVocoder` does.
+Knows order, slots and audio events; when a chunk is due, its `Cadence` knows. Knows nothing of
+codecs: a `StreamingVocoder` does.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol, TypeAlias, assert_never
 
 import numpy as np
 
 from omni_core.errors import StageError, as_omni_error
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
+from omni_core.scheduler.base import (
+    Abort,
+    Chunk,
+    ChunksDone,
+    Close,
+    Inbox,
+    InboxItem,
+    Outbox,
+    Work,
+)
+from omni_core.scheduler.cadence import Cadence, Pace
 from omni_core.types import AudioDelta, FloatArray, IntArray, Payload, RequestParams
 
 _CODE_DIMENSIONS: Final = 2
@@ -22,13 +35,16 @@ class StreamingVocoder(Protocol):
     """Stateful incremental decoder: any chunking of a reply gives the samples of the whole."""
 
     sample_rate: int
+    max_replies: int | None
+    """States that may be open at once; further replies wait. None is any number."""
 
     def open(self, params: RequestParams, payload: Payload) -> Any:
         """Fresh state for one reply."""
 
     def push(self, states: list[Any], codes: list[IntArray]) -> list[FloatArray]:
         """Advance each state by its int64 (groups, frames) codes; returns the samples that are now
-        final, float32 (n,) each, possibly empty."""
+        final, float32 (n,) each, possibly empty. An error leaves every state as it was: the
+        replies are then pushed one by one, so that only the cause of it fails."""
 
     def flush(self, state: Any) -> FloatArray:
         """Samples still owed once the codes have ended; empty for most codecs."""
@@ -39,54 +55,87 @@ class StreamingVocoder(Protocol):
 
 @dataclass(slots=True)
 class _Reply:
-    state: Any
+    work: Work
+    pace: Pace
+    state: Any = None
+    is_open: bool = False
     codes: deque[IntArray] = field(default_factory=deque)
-    ended: bool = False
     frames: int = 0
+    """How many of them wait."""
+    ended: bool = False
+
+    def take(self, limit: int) -> IntArray:
+        """Remove `limit` frames from the front, splitting a chunk where it must."""
+        taken: list[IntArray] = []
+        room = limit
+        while room:
+            head = self.codes.popleft()
+            if head.shape[1] > room:
+                self.codes.appendleft(head[:, room:])
+                head = head[:, :room]
+            taken.append(head)
+            room -= head.shape[1]
+        self.frames -= limit
+        return np.concatenate(taken, axis=1)
+
+
+_Row: TypeAlias = tuple[str, _Reply, IntArray]
 
 
 class StreamingScheduler:
-    """Feeds arriving frames to a vocoder, all replies with frames waiting in one push.
+    """Feeds arriving frames to a vocoder: each reply by its own cadence, all that are due at once.
 
-    At most `max_frames_per_push` frames of one reply go into a push, so that audio leaves early
-    and no reply holds up the others.
+    Replies beyond the vocoder's `max_replies` wait in order of arrival; their frames are kept.
     """
 
-    def __init__(self, vocoder: StreamingVocoder, *, max_frames_per_push: int = 4) -> None:
+    def __init__(
+        self,
+        vocoder: StreamingVocoder,
+        *,
+        cadence: Cadence | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        more_stats: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """`more_stats` gives the numbers of whatever the vocoder uses, which `stats` adds."""
         self._vocoder = vocoder
-        self._max_frames = max_frames_per_push
+        self._cadence = cadence or Cadence()
+        self._clock = clock
+        self._more_stats = more_stats
         self._replies: dict[str, _Reply] = {}
-        self._requests = 0
-        self._frames = 0
+        self._open_count = 0
+        self._requests = self._frames = self._pushes = self._underruns = 0
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
-        """Receive, push, publish until `Close`."""
+        """Receive, open, push, finish until `Close`."""
         while self._receive(inbox, outbox):
-            ready = {rid: reply for rid, reply in self._replies.items() if reply.codes}
-            if ready:
-                self._push(ready, outbox)
-            for rid in [r for r, y in self._replies.items() if y.ended and not y.codes]:
-                self._finish(rid, outbox)
+            self._open_waiting(outbox)
+            if due := self._due():
+                self._pushes += 1
+                self._push([(rid, self._replies[rid], codes) for rid, codes in due], outbox)
+            self._finish_ended(outbox)
         for rid in list(self._replies):
             self._drop(rid)
 
     def stats(self) -> dict[str, float]:
-        """Replies entered, frames decoded, and replies held now."""
-        waiting = sum(1 for reply in list(self._replies.values()) if reply.codes)
+        """Replies entered, frames and pushes decoded, how often a listener ran out of audio, and
+        the replies held now: all, and of these the ones without a slot."""
         return {
             "requests": self._requests,
             "frames": self._frames,
-            "waiting": waiting,
+            "pushes": self._pushes,
+            "underruns": self._underruns,
+            "waiting": len(self._replies) - self._open_count,
             "running": len(self._replies),
+            **self._more_stats(),
         }
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
-        """Take what has arrived; wait only when nothing is left to decode. False to leave."""
-        idle = not any(reply.codes for reply in self._replies.values())
-        for item in inbox.drain(block=idle):
+        """Take what has arrived, waiting until a chunk is due. False to leave."""
+        for item in self._arrived(inbox):
             match item:
                 case Work():
-                    self._open(item, outbox)
+                    self._requests += 1
+                    self._replies[item.request_id] = _Reply(item, Pace(self._cadence))
                 case Chunk():
                     self._take_in(item, outbox)
                 case ChunksDone():
@@ -100,71 +149,99 @@ class StreamingScheduler:
                     assert_never(item)
         return True
 
-    def _open(self, work: Work, outbox: Outbox) -> None:
-        self._requests += 1
-        try:
-            state = self._vocoder.open(work.params, work.payload)
-        except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
-            outbox.fail(work.request_id, as_omni_error(exc))
-            return
-        self._replies[work.request_id] = _Reply(state)
+    def _arrived(self, inbox: Inbox) -> Sequence[InboxItem]:
+        now_s, wake_s = self._clock(), None
+        for reply in self._replies.values():
+            if not reply.is_open and self._has_slot():
+                return inbox.drain(block=False)
+            if not reply.is_open or not reply.frames:
+                continue
+            if reply.pace.due(reply.frames, ended=reply.ended, now_s=now_s):
+                return inbox.drain(block=False)
+            if reply.pace.wake_s is not None:
+                wake_s = min(wake_s or reply.pace.wake_s, reply.pace.wake_s)
+        if wake_s is None:
+            return inbox.drain(block=True)
+        first = inbox.get(timeout_s=max(0.0, wake_s - now_s))
+        return [] if first is None else [first, *inbox.drain(block=False)]
+
+    def _open_waiting(self, outbox: Outbox) -> None:
+        for rid, reply in list(self._replies.items()):
+            if reply.is_open or not self._has_slot():
+                continue
+            try:
+                reply.state = self._vocoder.open(reply.work.params, reply.work.payload)
+            except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
+                self._fail(rid, exc, outbox)
+                continue
+            reply.is_open = True
+            self._open_count += 1
+
+    def _has_slot(self) -> bool:
+        limit = self._vocoder.max_replies
+        return limit is None or self._open_count < limit
 
     def _take_in(self, chunk: Chunk, outbox: Outbox) -> None:
         reply, codes = self._replies.get(chunk.request_id), chunk.data
         if reply is None:
             return
         if not isinstance(codes, np.ndarray) or codes.ndim != _CODE_DIMENSIONS:
-            self._drop(chunk.request_id)
             error = StageError(f"{chunk.source!r} must stream numpy int64 (groups, frames) codes")
-            outbox.fail(chunk.request_id, error)
+            self._fail(chunk.request_id, error, outbox)
         elif codes.shape[1]:
             reply.codes.append(codes)
+            reply.frames += codes.shape[1]
 
-    def _push(self, ready: dict[str, _Reply], outbox: Outbox) -> None:
-        codes = [_take(reply.codes, self._max_frames) for reply in ready.values()]
-        try:
-            samples = self._vocoder.push([reply.state for reply in ready.values()], codes)
-        except Exception as exc:  # noqa: BLE001 - request edge: a failed push ends its own replies
-            for rid in ready:
-                self._drop(rid)
-                outbox.fail(rid, as_omni_error(exc))
-            return
-        for (rid, reply), taken, audio in zip(ready.items(), codes, samples, strict=True):
-            reply.frames += taken.shape[1]
-            self._frames += taken.shape[1]
-            self._emit(rid, audio, outbox)
+    def _due(self) -> list[tuple[str, IntArray]]:
+        now_s, due = self._clock(), []
+        for rid, reply in self._replies.items():
+            if reply.is_open and reply.frames:
+                count = reply.pace.due(reply.frames, ended=reply.ended, now_s=now_s)
+                if count:
+                    due.append((rid, reply.take(count)))
+        return due
 
-    def _finish(self, request_id: str, outbox: Outbox) -> None:
+    def _push(self, rows: Sequence[_Row], outbox: Outbox) -> None:
         try:
-            tail = self._vocoder.flush(self._replies[request_id].state)
-        except Exception as exc:  # noqa: BLE001 - request edge: one bad reply fails alone
-            self._drop(request_id)
-            outbox.fail(request_id, as_omni_error(exc))
+            wavs = self._vocoder.push([reply.state for _, reply, _ in rows], [c for *_, c in rows])
+        except Exception as exc:  # noqa: BLE001 - request edge: the cause of an error fails alone
+            if len(rows) == 1:
+                self._fail(rows[0][0], exc, outbox)
+                return
+            for row in rows:
+                self._push([row], outbox)
             return
-        self._emit(request_id, tail, outbox)
-        self._drop(request_id)
-        outbox.complete(request_id)
+        now_s = self._clock()
+        for (rid, reply, codes), wav in zip(rows, wavs, strict=True):
+            frames, audio_s = codes.shape[1], wav.size / self._vocoder.sample_rate
+            self._frames += frames
+            self._underruns += reply.pace.decoded(frames, audio_s=audio_s, now_s=now_s)
+            self._emit(rid, wav, outbox)
+
+    def _finish_ended(self, outbox: Outbox) -> None:
+        for rid, reply in list(self._replies.items()):
+            if not reply.ended or reply.frames or not reply.is_open:
+                continue
+            try:
+                tail = self._vocoder.flush(reply.state)
+            except Exception as exc:  # noqa: BLE001 - request edge: one bad reply fails alone
+                self._fail(rid, exc, outbox)
+                continue
+            self._emit(rid, tail, outbox)
+            self._drop(rid)
+            outbox.complete(rid)
 
     def _emit(self, request_id: str, samples: FloatArray, outbox: Outbox) -> None:
         if samples.size:
             rate = self._vocoder.sample_rate
             outbox.emit(request_id, AudioDelta(samples=samples, sample_rate=rate))
 
+    def _fail(self, request_id: str, error: Exception, outbox: Outbox) -> None:
+        self._drop(request_id)
+        outbox.fail(request_id, as_omni_error(error))
+
     def _drop(self, request_id: str) -> None:
         reply = self._replies.pop(request_id, None)
-        if reply is not None:
+        if reply is not None and reply.is_open:
+            self._open_count -= 1
             self._vocoder.close(reply.state)
-
-
-def _take(codes: deque[IntArray], limit: int) -> IntArray:
-    """Remove up to `limit` frames from the front, splitting a chunk where it must."""
-    taken: list[IntArray] = []
-    room = limit
-    while codes and room:
-        head = codes.popleft()
-        if head.shape[1] > room:
-            codes.appendleft(head[:, room:])
-            head = head[:, :room]
-        taken.append(head)
-        room -= head.shape[1]
-    return np.concatenate(taken, axis=1)

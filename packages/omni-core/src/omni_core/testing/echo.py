@@ -25,6 +25,7 @@ from omni_core.errors import ConfigError, RequestError
 from omni_core.hookspecs import hookimpl
 from omni_core.plugins import Plugins
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Scheduler, Work
+from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.scheduler.streaming import StreamingScheduler
 from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig, StageContext
@@ -115,6 +116,7 @@ class ToneVocoder:
     """Word n becomes 240 samples of n / 1000."""
 
     sample_rate = SAMPLE_RATE
+    max_replies: int | None = None
 
     def open(self, params: RequestParams, payload: Payload) -> None:
         """No state."""
@@ -151,7 +153,7 @@ def build_voice(ctx: StageContext) -> Scheduler:
     frames = ctx.stage.options["frames"]
     if frames < 1:
         raise ConfigError(f"stage {ctx.stage.name!r}: frames is {frames}; it must be at least 1")
-    return StreamingScheduler(ToneVocoder(), max_frames_per_push=frames)
+    return StreamingScheduler(ToneVocoder(), cadence=Cadence(steady_frames=frames))
 
 
 def route_writer(params: RequestParams, payload: Payload) -> list[str]:

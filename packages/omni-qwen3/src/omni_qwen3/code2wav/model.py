@@ -1,207 +1,144 @@
 """Code2Wav: the vocoder network as an incremental decoder.
 
-Knows codes, waveforms and the memory of a stream. Knows nothing of requests or stages. For frames
-in any pieces it gives the samples of one decode of the whole, from the first frame on: after n
-frames, n * samples_per_frame - lookahead_samples are final (n * 1920 - 555), and no sample that was
-given is ever revised. The waveform of a whole reply ends there too, as transformers' does.
+Knows codes, waveforms and the state of a stream. Knows nothing of requests or stages. For frames in
+any pieces it gives the samples of one decode of the whole, from the first frame on: after n frames,
+n * samples_per_frame - lookahead_samples are final (n * 1920 - 555), and no sample that was given
+is ever revised. The waveform of a whole reply ends there too, as transformers' does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from omni_qwen3.code2wav.config import Code2WavConfig, load_config
-from omni_qwen3.code2wav.layers import (
-    CausalConv,
-    Embedding,
-    GatedMlp,
-    LayerScale,
-    SnakeBeta,
-    Upsample,
-    WindowAttention,
-    rotation_tables,
-)
-from omni_qwen3.code2wav.memory import Memory
-from omni_qwen3.weights import Checkpoint, open_weights
+from omni_qwen3.code2wav.layers import CausalConv, DecoderBlock, SnakeBeta
+from omni_qwen3.code2wav.memory import Past
+from omni_qwen3.code2wav.transformer import Positions, TransformerLayer, UpsampleStage
+from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 PREFIX = "code2wav."
+PIECE_FRAMES = 16
+"""What `decode` takes at a time: enough to hide the cost of calls, and what a CPU's cache holds."""
 
 
-class TransformerLayer(nn.Module):
-    """Pre-norm attention and feed-forward block, both scaled per channel."""
+@dataclass(frozen=True, slots=True)
+class Code2Wav:
+    """The network: a program of tensors alone, whose shapes follow from (B, n)."""
 
-    def __init__(self, config: Code2WavConfig) -> None:
-        super().__init__()
-        hidden = config.hidden_size
-        self.input_layernorm = nn.RMSNorm(hidden, config.norm_eps)
-        self.self_attn = WindowAttention(config)
-        self.self_attn_layer_scale = LayerScale(hidden)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, config.norm_eps)
-        self.mlp = GatedMlp(hidden, config.intermediate_size)
-        self.mlp_layer_scale = LayerScale(hidden)
+    config: Code2WavConfig
+    embeddings: torch.Tensor
+    """(groups * codebook_size, H)."""
+    offsets: torch.Tensor
+    """First row of each group, int64 (groups,)."""
+    positions: Positions
+    layers: tuple[TransformerLayer, ...]
+    norm: torch.Tensor
+    stages: tuple[UpsampleStage, ...]
+    first: CausalConv
+    blocks: tuple[DecoderBlock, ...]
+    activation: SnakeBeta
+    last: CausalConv
+    state_shapes: tuple[tuple[int, ...], ...]
+    """What each layer remembers, in the order of their calls."""
 
-    def forward(
-        self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], memory: Memory
-    ) -> torch.Tensor:
-        attended = self.self_attn(self.input_layernorm(x), rotation, memory)
-        x = x + self.self_attn_layer_scale(attended)
-        y: torch.Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-        return y
-
-
-class Transformer(nn.Module):
-    """Sliding-window transformer over frames. (B, n, H) -> (B, n, H)."""
-
-    def __init__(self, config: Code2WavConfig) -> None:
-        super().__init__()
-        self._config = config
-        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        start = torch.tensor(memory.frames, device=x.device)[:, None]
-        positions = start + torch.arange(x.shape[1], device=x.device)
-        config = self._config
-        rotation = rotation_tables(config.rope_theta, config.head_dim, positions, x.dtype)
-        for layer in self.layers:
-            x = layer(x, rotation, memory)
-        y: torch.Tensor = self.norm(x)
-        return y
-
-
-class ConvNextBlock(nn.Module):
-    """Depth-wise convolution and a two-layer perceptron per position (Liu et al., 2022)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dwconv = CausalConv(width, width, 7, groups=width)
-        self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.pwconv1 = nn.Linear(width, 4 * width)
-        self.pwconv2 = nn.Linear(4 * width, width)
-        self.gamma = nn.Parameter(torch.empty(width))
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        y = self.norm(self.dwconv(x, memory).transpose(1, 2))
-        y = self.gamma * self.pwconv2(F.gelu(self.pwconv1(y)))
-        out: torch.Tensor = x + y.transpose(1, 2)
-        return out
-
-
-class Chain(nn.ModuleList):
-    """Layers with memory, one after the other."""
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        for layer in self:
-            x = layer(x, memory)
-        return x
-
-
-class ResidualUnit(nn.Module):
-    """Two activated convolutions beside a skip connection."""
-
-    def __init__(self, width: int, dilation: int) -> None:
-        super().__init__()
-        self.act1 = SnakeBeta(width)
-        self.conv1 = CausalConv(width, width, 7, dilation=dilation)
-        self.act2 = SnakeBeta(width)
-        self.conv2 = CausalConv(width, width, 1)
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        y = self.conv1(self.act1(x), memory)
-        out: torch.Tensor = x + self.conv2(self.act2(y), memory)
-        return out
-
-
-class DecoderBlock(nn.Module):
-    """Upsampling by `rate` while halving the width, then three residual units."""
-
-    def __init__(self, inputs: int, rate: int) -> None:
-        super().__init__()
-        outputs = inputs // 2
-        self.block = nn.ModuleList(
-            [SnakeBeta(inputs), Upsample(inputs, outputs, 2 * rate, rate)]
-            + [ResidualUnit(outputs, dilation) for dilation in (1, 3, 9)]
+    @classmethod
+    def load(cls, weights: Weights, config: Code2WavConfig) -> Code2Wav:
+        """The tensors under "code2wav."."""
+        hidden, width, late = config.hidden_size, config.decoder_dim, 0
+        layers = tuple(
+            TransformerLayer.load(weights, f"{PREFIX}pre_transformer.layers.{i}.", config)
+            for i in range(config.layers)
         )
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        activation, upsample, *units = self.block
-        x = upsample(activation(x), memory)
-        for unit in units:
-            x = unit(x, memory)
-        return x
-
-
-class Code2Wav(nn.Module):
-    """Codes (B, groups, n) to samples (B, m) in [-1, 1]."""
-
-    def __init__(self, config: Code2WavConfig) -> None:
-        super().__init__()
-        self.config = config
-        hidden = config.hidden_size
-        self.code_embedding = Embedding(config.codebook_size * config.groups, hidden)
-        self.pre_transformer = Transformer(config)
-        self.upsample = nn.ModuleList(
-            Chain([Upsample(hidden, hidden, ratio, ratio), ConvNextBlock(hidden)])
-            for ratio in config.upsampling_ratios
+        stages = tuple(
+            UpsampleStage.load(weights, f"{PREFIX}upsample.{i}.", hidden, rate)
+            for i, rate in enumerate(config.upsampling_ratios)
         )
-        width = config.decoder_dim
-        blocks: list[nn.Module] = [CausalConv(hidden, width, 7)]
-        for rate in config.upsample_rates:
-            blocks.append(DecoderBlock(width, rate))
+        first = CausalConv.load(weights, f"{PREFIX}decoder.0.", hidden, width)
+        blocks: list[DecoderBlock] = []
+        for i, rate in enumerate(config.upsample_rates, start=1):
+            late = (late + 1) * rate
+            blocks.append(DecoderBlock.load(weights, f"{PREFIX}decoder.{i}.", width, rate, late))
             width //= 2
-        self.decoder = nn.ModuleList([*blocks, SnakeBeta(width), CausalConv(width, 1, 7)])
+        end = len(blocks) + 1
+        last = CausalConv.load(weights, f"{PREFIX}decoder.{end + 1}.", width, 1, late=late)
+        table = (config.codebook_size * config.groups, hidden)
+        offsets = torch.arange(config.groups) * config.codebook_size
+        return cls(
+            config=config,
+            embeddings=weights.tensor(f"{PREFIX}code_embedding.weight", table),
+            offsets=offsets.to(weights.device),
+            positions=Positions.of(config, weights.device),
+            layers=layers,
+            norm=weights.tensor(f"{PREFIX}pre_transformer.norm.weight", (hidden,)),
+            stages=stages,
+            first=first,
+            blocks=tuple(blocks),
+            activation=SnakeBeta.load(weights, f"{PREFIX}decoder.{end}.", width),
+            last=last,
+            state_shapes=(
+                *(layer.state_shape for layer in layers),
+                *(stage.state_shape for stage in stages),
+                first.state_shape,
+                *(shape for block in blocks for shape in block.state_shapes),
+                last.state_shape,
+            ),
+        )
 
-    def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Advance a batch of streams by n > 0 frames; `memory` is updated in place."""
-        if codes.shape[1] != self.config.groups:
-            raise ValueError(f"a frame has {self.config.groups} codes, not {codes.shape[1]}")
-        offsets = torch.arange(self.config.groups, device=codes.device) * self.config.codebook_size
-        x = self.code_embedding(codes + offsets[:, None]).mean(1)
-        x = self.pre_transformer(x, memory).transpose(1, 2)
-        for upsample in self.upsample:
-            x = upsample(x, memory)
-        first, *blocks, activation, last = self.decoder
-        x = first(x, memory)
-        for block in blocks:
-            x = block(x, memory)
-        x = last(activation(x), memory)
-        memory.frames = [count + codes.shape[-1] for count in memory.frames]
-        samples: torch.Tensor = x[:, 0].clamp(-1, 1)
-        return samples
+    @property
+    def state_size(self) -> int:
+        """Numbers that one reply's state holds."""
+        return sum(prod(shape) for shape in self.state_shapes)
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Advance B replies by n frames, whatever their positions.
+
+        codes int64 (B, groups, n), frames already decoded int64 (B,), state (B, state_size) ->
+        samples (B, n * samples_per_frame) and the new state. A reply that begins has a state of
+        zeros; of its samples, the first lookahead_samples lie before its start.
+        """
+        codes, seen, state = tensors
+        past = Past(state, self.state_shapes, (seen > 0).to(state.dtype))
+        x = F.embedding(codes.transpose(1, 2) + self.offsets, self.embeddings).mean(2)
+        frames = self.positions(seen, codes.shape[2], x.dtype)
+        for layer in self.layers:
+            x = layer(x, frames, past)
+        x = F.rms_norm(x, x.shape[-1:], self.norm, self.config.norm_eps)
+        for stage in self.stages:
+            x = stage(x, past)
+        x = self.first(x.transpose(1, 2).contiguous(), past)
+        for block in self.blocks:
+            x = block(x, past)
+        x = self.last(self.activation(x), past)
+        return x.squeeze(1).clamp_(-1, 1), past.renewed()
 
     @torch.inference_mode()
-    def push(self, memories: Sequence[Memory], codes: torch.Tensor) -> torch.Tensor:
-        """Advance several replies at once by codes (B, groups, n): samples (B, m), now final.
-
-        Either all memories are fresh or none is; their positions may differ.
-        """
-        batch = Memory.join(memories)
-        samples: torch.Tensor = self(codes, batch)
-        batch.split_into(memories)
-        return samples
-
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """One decode of a whole reply: codes (groups, n) to n * 1920 - 555 samples."""
-        return self.push([Memory()], codes[None])[0]
+        """A whole reply at once: codes (groups, n) to n * 1920 - 555 samples."""
+        seen = torch.zeros(1, dtype=torch.long, device=codes.device)
+        state, wavs = self.fresh_state(), []
+        for piece in torch.split(codes[None], PIECE_FRAMES, dim=2):
+            samples, state = self(piece, seen, state)
+            seen = seen + piece.shape[2]
+            wavs.append(samples[0])
+        return torch.cat(wavs)[self.config.lookahead_samples :]
+
+    def fresh_state(self) -> torch.Tensor:
+        """The state (1, state_size) of a reply that has had no frame."""
+        return self.embeddings.new_zeros(1, self.state_size)
 
 
 def load_model(
     model_path: str, *, device: str, dtype: str, report: Callable[[str], None]
 ) -> Code2Wav:
-    """The vocoder of a checkpoint, ready to push."""
+    """The vocoder of a checkpoint."""
     config = load_config(model_path)
-    with torch.device("meta"):
-        model = Code2Wav(config)
     with Checkpoint(model_path) as checkpoint:
         weights = open_weights(checkpoint, (PREFIX,), device=device, dtype=dtype, report=report)
-        tensors = {
-            name: weights.tensor(PREFIX + name, empty.shape)
-            for name, empty in model.state_dict().items()
-        }
+        model = Code2Wav.load(weights, config)
         weights.finish()
-    model.load_state_dict(tensors, assign=True)
-    return model.requires_grad_(False).eval()
+    return model

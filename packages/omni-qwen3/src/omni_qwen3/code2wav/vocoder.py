@@ -1,19 +1,22 @@
 """Code2Wav as a `StreamingVocoder`, exact or cut as transformers cuts.
 
-Knows replies as states and arrays of codes. Knows nothing of requests, queues or events.
+Knows replies as slots of state and arrays of codes. Knows nothing of requests, queues or events.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from omni_core.errors import StageError
+from omni_core.steps import StepBank
 from omni_core.types import FloatArray, IntArray, Payload, RequestParams
-from omni_qwen3.code2wav.memory import Memory
-from omni_qwen3.code2wav.model import Code2Wav
+from omni_qwen3.code2wav.memory import StatePool
+from omni_qwen3.code2wav.model import PIECE_FRAMES, Code2Wav
 from omni_qwen3.defaults import SAMPLE_RATE
 
 WINDOW_FRAMES = 300
@@ -22,40 +25,113 @@ CONTEXT_FRAMES = 25
 
 
 class Qwen3Vocoder:
-    """Stateful decode: any pieces give the samples of the whole."""
+    """Stateful decode: any pieces give the samples of the whole. A reply's state is its slot."""
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, model: Code2Wav, device: str) -> None:
-        self._model = model
-        self._device = device
+    def __init__(self, model: Code2Wav, bank: StepBank, *, max_replies: int) -> None:
+        """Allocates the slots of `max_replies` replies."""
+        self.max_replies: int | None = max_replies
+        self._config = model.config
+        table = model.embeddings
+        self._device = table.device
+        self._pool = StatePool(
+            max_replies, model.state_size, device=table.device, dtype=table.dtype
+        )
+        self._step = bank.step(
+            "code2wav",
+            model,
+            dynamic=({0: "batch", 2: "frames"}, {0: "batch"}, {0: "batch"}),
+            examples=lambda: _examples(model),
+        )
 
-    def open(self, params: RequestParams, payload: Payload) -> Memory:
-        """An empty past."""
-        return Memory()
+    @property
+    def free_slots(self) -> int:
+        """Replies that may still be opened."""
+        return self._pool.free
 
-    def push(self, states: list[Memory], codes: list[IntArray]) -> list[FloatArray]:
-        """Samples that are now final; replies of like shape go through the model together."""
-        alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
-        for i, (state, frames) in enumerate(zip(states, codes, strict=True)):
-            alike[state.is_fresh, frames.shape[1]].append(i)
-        samples: list[FloatArray] = [np.zeros(0, np.float32)] * len(states)
-        for (_, count), rows in alike.items():
-            if count == 0:
-                continue
-            batch = torch.from_numpy(np.stack([codes[i] for i in rows])).to(self._device)
-            wavs = self._model.push([states[i] for i in rows], batch).float().cpu().numpy()
-            for i, wav in zip(rows, wavs, strict=True):
-                samples[i] = wav
-        return samples
+    def open(self, params: RequestParams, payload: Payload) -> int:
+        """A slot without a past."""
+        return self._pool.acquire()
 
-    def flush(self, state: Memory) -> FloatArray:
+    @torch.inference_mode()
+    def push(self, states: list[int], codes: list[IntArray]) -> list[FloatArray]:
+        """Samples that are now final. Nothing is kept before all have succeeded."""
+        for frames in codes:
+            self._check(frames)
+        work, seen = self._pool.read(states), self._pool.frames(states)
+        wavs: list[list[FloatArray]] = [[np.zeros(0, np.float32)] for _ in states]
+        for rows, starts, width in self._steps([frames.shape[1] for frames in codes]):
+            pieces = [codes[i][:, s : s + width] for i, s in zip(rows, starts, strict=True)]
+            before = [seen[i] + s for i, s in zip(rows, starts, strict=True)]
+            index = torch.tensor(rows, device=self._device)
+            samples, state = self._step(
+                torch.from_numpy(np.stack(pieces)).to(self._device),
+                torch.tensor(before, device=self._device),
+                work.index_select(0, index),
+            )
+            work.index_copy_(0, index, state)
+            for i, count, wav in zip(rows, before, samples.float().cpu().numpy(), strict=True):
+                wavs[i].append(wav if count else wav[self._config.lookahead_samples :])
+        after = [count + frames.shape[1] for count, frames in zip(seen, codes, strict=True)]
+        self._pool.write(states, work, after)
+        return [np.concatenate(pieces) for pieces in wavs]
+
+    def flush(self, state: int) -> FloatArray:
         """Nothing: the network's lookahead past the last frame is never heard."""
         return np.zeros(0, np.float32)
 
-    def close(self, state: Memory) -> None:
-        """Let the tensors go."""
-        state.past.clear()
+    def close(self, state: int) -> None:
+        """Free the slot."""
+        self._pool.release(state)
+
+    def _steps(self, counts: Sequence[int]) -> Iterator[tuple[list[int], list[int], int]]:
+        """Rows, the frame each starts at, and the width of every step of a push.
+
+        Equal widths share a step. On a CPU it has at most PIECE_FRAMES frames over all rows: more
+        leave its cache.
+        """
+        starts = [0] * len(counts)
+        while True:
+            alike: defaultdict[int, list[int]] = defaultdict(list)
+            for i, (count, start) in enumerate(zip(counts, starts, strict=True)):
+                if count > start:
+                    alike[self._width(count - start)].append(i)
+            if not alike:
+                return
+            width = max(alike)
+            limit = PIECE_FRAMES // width if self._device.type == "cpu" else len(counts)
+            rows = alike[width][:limit]
+            yield rows, [starts[i] for i in rows], width
+            for i in rows:
+                starts[i] += width
+
+    def _width(self, frames: int) -> int:
+        """Frames of one step for a chunk of so many: on a card a power of two, since each width
+        there is a graph of its own and replies of unlike chunks shall share them."""
+        width = min(frames, PIECE_FRAMES)
+        return width if self._device.type == "cpu" else 1 << (width.bit_length() - 1)
+
+    def _check(self, codes: IntArray) -> None:
+        """StageError unless these are codes of this checkpoint, int64 (groups, frames)."""
+        groups, size = self._config.groups, self._config.codebook_size
+        if codes.shape[0] != groups:
+            raise StageError(f"a frame has {groups} codes, not {codes.shape[0]}")
+        if codes.size and not 0 <= codes.min() <= codes.max() < size:
+            raise StageError(
+                f"codes are 0 to {size - 1}, not {codes.min()} to {codes.max()}; the stage that "
+                "streams them is of another checkpoint"
+            )
+
+
+def _examples(model: Code2Wav) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Inputs of one step for each kind of shape: one or several replies, one or several frames."""
+    for batch in (1, 2):
+        state = model.fresh_state().expand(batch, -1).contiguous()
+        seen = torch.ones(batch, dtype=torch.long, device=state.device)
+        for frames in (8, 1):
+            codes = seen.new_zeros(batch, model.config.groups, frames)
+            yield codes, seen, state
 
 
 @dataclass(slots=True)
@@ -75,8 +151,8 @@ class WindowVocoder:
     """
 
     model: Code2Wav
-    device: str
     sample_rate: int = field(default=SAMPLE_RATE, init=False)
+    max_replies: int | None = field(default=None, init=False)
 
     def open(self, params: RequestParams, payload: Payload) -> _Window:
         """An empty window."""
@@ -108,7 +184,7 @@ class WindowVocoder:
         return np.concatenate(wavs)
 
     def _decode(self, codes: IntArray, context: int) -> FloatArray:
-        wav = self.model.decode(torch.from_numpy(codes).to(self.device))
+        wav = self.model.decode(torch.from_numpy(codes).to(self.model.embeddings.device))
         samples: FloatArray = (
             wav[context * self.model.config.samples_per_frame :].float().cpu().numpy()
         )
