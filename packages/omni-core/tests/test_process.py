@@ -24,8 +24,10 @@ from omni_core.messages import (
     StatsReply,
     StreamChunk,
     ToCoordinator,
+    ToStage,
 )
 from omni_core.relay.shm import SharedMemory
+from omni_core.stage.egress import Egress
 from omni_core.stage.process import StageProcess
 
 DOC = StageDoc(
@@ -37,10 +39,23 @@ DOC = StageDoc(
 )
 
 
+class RecordingEgress(Egress):
+    """Keeps what would be sent."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.frames: list[list[Any]] = []
+
+    def post(self, peer: str, message: ToCoordinator | ToStage) -> None:
+        assert peer == COORDINATOR
+        self.frames.append(self._codec.encode(message))
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[StageProcess]:
     segments(tmp_path).mkdir()
     made = StageProcess("front", tmp_path)
+    made._egress = RecordingEgress(made._context, tmp_path, Codec())
     yield made
     made._close()
 
@@ -50,10 +65,10 @@ def setup(version: int = 1) -> Setup:
 
 
 def posted(process: StageProcess) -> list[Any]:
-    """What waits to be sent to the coordinator."""
-    found = [process._codec.decode(frames, ToCoordinator) for _, frames in process._egress]
-    process._egress.clear()
-    return found
+    """What was sent to the coordinator since the last time."""
+    assert isinstance(process._egress, RecordingEgress)
+    found, process._egress.frames = process._egress.frames, []
+    return [Codec().decode(frames, ToCoordinator) for frames in found]
 
 
 @pytest.mark.parametrize("stats", [lambda: 1 / 0, lambda: {"requests": np.int64(3)}])
@@ -118,6 +133,7 @@ def test_another_version_is_refused(process: StageProcess) -> None:
 def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as ear:
         ear.bind(address(tmp_path, COORDINATOR))
+        process._egress = Egress(process._context, tmp_path, Codec())
         report = process._stage_context(DOC, setup()).report
         threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
         for thread in threads:

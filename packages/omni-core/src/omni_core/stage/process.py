@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, assert_never
@@ -20,7 +19,7 @@ from typing import Final, assert_never
 import zmq
 
 from omni_core.addresses import COORDINATOR, address, segments
-from omni_core.codec import Codec, Frame
+from omni_core.codec import Codec
 from omni_core.errors import ErrorInfo, ProtocolError
 from omni_core.messages import (
     PROTOCOL_VERSION,
@@ -40,12 +39,12 @@ from omni_core.messages import (
     StatsReply,
     StreamChunk,
     StreamDone,
-    ToCoordinator,
     ToStage,
 )
 from omni_core.relay.local import unshare
 from omni_core.relay.shm import SharedMemory, remove_tree
 from omni_core.specs import Ref, StageConfig, StageContext
+from omni_core.stage.egress import Egress
 from omni_core.stage.node import StageNode
 
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -68,9 +67,7 @@ class StageProcess:
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._inbound = self._context.socket(zmq.PULL)
         self._inbound.bind(address(run_dir, name))
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
-        self._egress: deque[tuple[str, list[Frame]]] = deque()
-        self._flushing = threading.Lock()
+        self._egress = Egress(self._context, run_dir, self._codec)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
@@ -86,9 +83,8 @@ class StageProcess:
         poller.register(self._wake_read, zmq.POLLIN)
         threading.Thread(target=self._watch_parent, name="parent", daemon=True).start()
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
-        self._post(COORDINATOR, hello)
+        self._egress.post(COORDINATOR, hello)
         while not self._stopping:
-            self._flush()
             ready = dict(poller.poll())
             if self._wake_read.fileno() in ready:
                 self._wake_read.recv(4096)
@@ -105,11 +101,11 @@ class StageProcess:
         if node is not None:
             node.receive(unshare(message))
         else:
-            self._post(self._home[message.target], message)
+            self._egress.post(self._home[message.target], message)
 
     def report(self, message: Emit | Done | Fail) -> None:
         """See `Links.report`."""
-        self._post(COORDINATOR, message)
+        self._egress.post(COORDINATOR, message)
 
     # -- the loop's verbs
 
@@ -130,7 +126,9 @@ class StageProcess:
         log.error("%s", error)
         if request_id is not None:
             info = error.info(self._name)
-            self._post(COORDINATOR, Fail(request_id=request_id, stage=self._name, error=info))
+            self._egress.post(
+                COORDINATOR, Fail(request_id=request_id, stage=self._name, error=info)
+            )
 
     def _dispatch(self, message: ToStage) -> None:
         match message:
@@ -156,11 +154,11 @@ class StageProcess:
         try:
             stats = {name: node.stats() for name, node in self._nodes.items()}
             reply = StatsReply(query_id=query.query_id, process=self._name, stats=stats)
-            self._post(COORDINATOR, reply)
+            self._egress.post(COORDINATOR, reply)
         except Exception:  # process edge: counters of a plugin must not end its process
             log.exception("counters of process %r cannot be told", self._name)
             reply = StatsReply(query_id=query.query_id, process=self._name, stats={})
-            self._post(COORDINATOR, reply)
+            self._egress.post(COORDINATOR, reply)
 
     def _build(self, setup: Setup) -> None:
         if setup.version != PROTOCOL_VERSION:
@@ -178,12 +176,11 @@ class StageProcess:
             self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
         for doc in setup.stages:
             self._nodes[doc.name].start()
-            self._post(COORDINATOR, Ready(stage=doc.name))
+            self._egress.post(COORDINATOR, Ready(stage=doc.name))
 
     def _stage_context(self, doc: StageDoc, setup: Setup) -> StageContext:
         def report(text: str) -> None:
-            self._post(COORDINATOR, Progress(stage=doc.name, text=text))
-            self._flush()
+            self._egress.post(COORDINATOR, Progress(stage=doc.name, text=text))
 
         return StageContext(
             stage=StageConfig(
@@ -207,33 +204,14 @@ class StageProcess:
         )
 
     def _crash(self, stage: str, error: ErrorInfo) -> None:
-        self._post(COORDINATOR, Crash(process=self._name, stage=stage, error=error))
+        self._egress.post(COORDINATOR, Crash(process=self._name, stage=stage, error=error))
         self._exit_code = 1
         self._stopping = True
-        self._wake()
-
-    def _post(self, peer: str, message: ToCoordinator | ToStage) -> None:
-        """Encode here, on the caller's thread; the loop sends."""
-        self._egress.append((peer, self._codec.encode(message)))
         self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full of wake-ups already
             self._wake_write.send(b"\0")
-
-    def _flush(self) -> None:
-        with self._flushing:  # factories may report from threads of their own
-            while self._egress:
-                peer, frames = self._egress.popleft()
-                self._socket(peer).send_multipart(frames, copy=False)
-
-    def _socket(self, peer: str) -> zmq.Socket[bytes]:
-        if peer not in self._peers:
-            outbound = self._context.socket(zmq.PUSH)
-            outbound.setsockopt(zmq.SNDHWM, 0)
-            outbound.connect(address(self._run_dir, peer))
-            self._peers[peer] = outbound
-        return self._peers[peer]
 
     def _watch_parent(self) -> None:
         """Leave when stdin closes, which it does when the parent is gone, whatever killed it."""
@@ -246,13 +224,12 @@ class StageProcess:
         os._exit(1)
 
     def _close(self) -> None:
-        self._flush()  # news of a crash first
         for node in self._nodes.values():
             node.close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for node in self._nodes.values():
             node.join(max(0.0, deadline - time.monotonic()))
-        self._flush()
+        self._egress.close()
         self._context.destroy(linger=_LINGER_MS)
         if self._orphaned:
             remove_tree(self._run_dir)
