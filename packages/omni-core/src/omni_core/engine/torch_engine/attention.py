@@ -139,7 +139,6 @@ class PagedAttention:
         if self._decodes:
             starts = [segment.start for segment in segments[: self._decodes]]
             self._parts = decode_parts(cache, starts, rows[: self._decodes])
-            self._decode = self._parts.attend()
         first = self._decodes
         for segment, row in zip(segments[first:], rows[first:], strict=True):
             self._spans.append(_Span.of(cache, segment, row, first))
@@ -154,6 +153,8 @@ class PagedAttention:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See `AttentionBatch`."""
+        if self._decode is None and self._parts is not None:
+            self._decode = self._parts.attend()  # only here: a compiled step does without
         if self._decode is not None and not self._spans:
             return self._decode(layer, q, k, v)
         keys, values = self._keys[layer], self._values[layer]
