@@ -131,7 +131,8 @@ def test_a_sequence_that_comes_back_in_another_row_is_penalised_as_before() -> N
     tokens += [stays.draw([active], random_logits(1, seed=3)).wait()[0][0]]
     seated(comes, 5, (9, 9, 9), **rules)
     back = seated(comes, 5, tuple(tokens), **rules)
-    assert comes.newest(torch.tensor([5])).tolist() == tokens[-1:]
+    rows, newest = comes.decode_rows([back])
+    assert (rows.tolist(), newest.tolist()) == ([5], tokens[-1:])
     logits = random_logits(1, seed=77)
     raw, again = logits.clone(), logits.clone()
     assert stays.draw([active], raw).wait()[0] == comes.draw([back], again).wait()[0]

@@ -138,7 +138,7 @@ class PagedAttention:
         self._spans: list[_Span] = []
         if self._decodes:
             starts = [segment.start for segment in segments[: self._decodes]]
-            self._parts = decode_parts(cache, starts, rows[: self._decodes])
+            self._parts = decode_parts(cache, starts, list(rows[: self._decodes]))
         first = self._decodes
         for segment, row in zip(segments[first:], rows[first:], strict=True):
             self._spans.append(_Span.of(cache, segment, row, first))
@@ -165,16 +165,12 @@ class PagedAttention:
         return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def decode_parts(cache: KVCache, starts: Sequence[int], rows: Sequence[int]) -> AttentionParts:
+def decode_parts(cache: KVCache, starts: list[int], rows: list[int]) -> AttentionParts:
     """Decode rows at positions `starts` of the sequences in `rows`."""
-    where = upload([starts, rows], cache.device)
+    tokens = torch.arange(max(starts) + 1, device=cache.device)
     return AttentionParts(
         build=DecodePaging(cache.page_size),
-        tensors=(
-            where[0],
-            cache.tables.index_select(0, where[1]),
-            torch.arange(max(starts) + 1, device=cache.device),
-        ),
+        tensors=(*cache.decode_tables(rows, starts), tokens),
         dynamic=({0: "batch"}, {0: "batch"}, {0: "context"}),
         pools=(*cache.keys, *cache.values),
     )

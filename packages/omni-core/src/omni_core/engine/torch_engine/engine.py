@@ -33,7 +33,7 @@ from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner, St
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
-from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
+from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy
 from omni_core.engine.torch_engine.varlen import page_size_for
 
 
@@ -90,7 +90,6 @@ class TorchEngine:
         )
         self._planner = Planner(self._residents, self._memory, self._sharing, config, runner.ready)
         self._flight: _Flight | None = None
-        self._rows: tuple[list[int], torch.Tensor] = ([], upload([], device))
         self._steps = 0
         self._lookahead_steps = 0
         self._tokens = 0
@@ -172,12 +171,12 @@ class TorchEngine:
 
     def _forward(self, plan: StepPlan) -> torch.Tensor:
         self._memory.map()
-        rows = self._row_tensor([a.seq.row for a in plan.decodes])
+        rows, tokens = self._sampler.decode_rows(plan.decodes)
         batch = Batch(
             segments=plan.segments,
             decodes=len(plan.decodes),
             rows=rows,
-            tokens=self._sampler.newest(rows),
+            tokens=tokens,
             attend=attention(self._cache, plan.segments, [s.seq.row for s in plan.segments]),
         )
         hidden = self._runner.forward(batch)
@@ -185,26 +184,20 @@ class TorchEngine:
             segment.seq.computed += segment.count
         return hidden
 
-    def _row_tensor(self, rows: list[int]) -> torch.Tensor:
-        """(len(rows),); made anew only when the rows change."""
-        if rows != self._rows[0]:
-            self._rows = (rows, upload(rows, self._cache.device))
-        return self._rows[1]
-
     def _resolve(self, flight: _Flight) -> list[StepOutput]:
         """Learn the tokens of a step and act on them. What ended after the launch was computed once
         too often; nothing of that is kept."""
         if flight.draw is None:
             return []
         tokens, logprobs = flight.draw.wait()
-        places = [i for i, active in enumerate(flight.sampled) if active.kv is not None]
-        going = [flight.sampled[i] for i in places]
+        going, hidden, places = flight.sampled, flight.hidden, list(range(len(tokens)))
+        if any(active.kv is None for active in going):
+            places = [i for i in places if going[i].kv is not None]
+            going, hidden = [going[i] for i in places], hidden[places]
         for active, place in zip(going, places, strict=True):
             active.in_flight -= 1
             active.seq.tokens.append(tokens[place])
         self._tokens += len(going)
-        whole = len(going) == len(flight.sampled)
-        hidden = flight.hidden if whole else flight.hidden[places]
         outputs = self._collect(going, hidden, [logprobs.get(i) for i in places])
         for output in outputs:
             if output.finish_reason is not None:

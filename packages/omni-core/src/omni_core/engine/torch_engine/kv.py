@@ -7,6 +7,7 @@ of who holds a page.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -53,6 +54,17 @@ class PageAllocator:
         self._free.extend(pages)
 
 
+@dataclass(slots=True, eq=False)
+class _DecodeRows:
+    """What `KVCache.decode_tables` gave last."""
+
+    rows: list[int]
+    positions: list[int]
+    on_device: torch.Tensor
+    """`positions`."""
+    pages: torch.Tensor
+
+
 class KVCache:
     """Keys and values of all running sequences.
 
@@ -87,6 +99,7 @@ class KVCache:
         self.values = [torch.empty_like(keys) for keys in self.keys]
         self.pages = PageAllocator(total)
         self.tables = torch.zeros(rows, pages_per_row, dtype=torch.long, device=device)
+        self._decode_rows = _DecodeRows([], [], upload([], device), self.tables[:0])
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens` tokens."""
@@ -98,6 +111,21 @@ class KVCache:
         rows, indices = zip(*places, strict=True)
         where = upload([rows, indices, tuple(places.values())], self.device)
         self.tables[where[0], where[1]] = where[2]
+        self._decode_rows.rows = []
+
+    def decode_tables(
+        self, rows: list[int], positions: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions (D,) of one token each and page tables (D, pages_per_row) of the sequences in
+        `rows`, both int64. Mostly it is the step before, one token on: then little is made anew."""
+        last = self._decode_rows
+        if rows == last.rows and positions == [position + 1 for position in last.positions]:
+            last.positions, last.on_device = positions, last.on_device + 1
+        else:
+            where = upload([positions, rows], self.device)
+            pages = self.tables.index_select(0, where[1])
+            last = self._decode_rows = _DecodeRows(rows, positions, where[0], pages)
+        return last.on_device, last.pages
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Slots of tokens `positions` of the sequences in `rows`; int64, shapes broadcast."""

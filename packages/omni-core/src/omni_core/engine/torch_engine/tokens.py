@@ -63,6 +63,8 @@ class TokenSampler:
         self._start_copy = start_copy
         self._newest = torch.zeros(rows, dtype=torch.long, device=device)
         self._members = _Members([], [], self._rules)
+        self._drawn = self._members.rows
+        """Tokens of the members."""
 
     def seat(self, active: ActiveSequence) -> None:
         """A sequence has a new row: its rules, and the tokens it had before a retraction."""
@@ -73,9 +75,12 @@ class TokenSampler:
         if seq.tokens:
             self._newest[seq.row] = seq.tokens[-1]
 
-    def newest(self, rows: torch.Tensor) -> torch.Tensor:
-        """The newest tokens (D,) of the sequences in `rows` (D,)."""
-        return self._newest[rows]
+    def decode_rows(self, active: list[ActiveSequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of the batch and newest tokens (D,) of sequences; mostly those that drew last."""
+        if [a.rules for a in active] == self._members.key:
+            return self._members.rows, self._drawn
+        rows = upload([a.seq.row for a in active], self._rules.device)
+        return rows, self._newest[rows]
 
     def draw(self, active: list[ActiveSequence], logits: torch.Tensor) -> Draw:
         """One token for each, from float32 (M, vocab) logits, which it overwrites."""
@@ -84,7 +89,7 @@ class TokenSampler:
         logits = members.rules.apply(logits, [a.generated for a in active])
         tokens = members.sampler(logits)
         members.rules.count(tokens)
-        self._newest[members.rows] = tokens
+        self._newest[members.rows] = self._drawn = tokens
         rest = members.logprobs.of_tokens(raw, tokens)
         return Draw(self._start_copy([tokens, *rest]), members.logprobs.read)
 
