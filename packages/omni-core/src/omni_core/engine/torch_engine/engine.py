@@ -33,7 +33,7 @@ from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner, St
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
-from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy
+from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
 from omni_core.engine.torch_engine.varlen import page_size_for
 
 
@@ -193,7 +193,8 @@ class TorchEngine:
         going, hidden, places = flight.sampled, flight.hidden, list(range(len(tokens)))
         if any(active.kv is None for active in going):
             places = [i for i in places if going[i].kv is not None]
-            going, hidden = [going[i] for i in places], hidden[places]
+            going = [going[i] for i in places]
+            hidden = hidden[upload(places, hidden.device)]
         for active, place in zip(going, places, strict=True):
             active.in_flight -= 1
             active.seq.tokens.append(tokens[place])
