@@ -45,8 +45,8 @@ class SnakeBeta:
 class CausalConv:
     """Convolution over the past: zeros before the first input. (B, C, n) -> (B, C', n).
 
-    On a CPU it copies the inputs of each tap and multiplies once, which for a few frames is two to
-    four times as fast as the library's convolution; the copy then fits the cache.
+    On a CPU it copies the inputs of each tap and multiplies once, which for one frame is up to four
+    times as fast as the library's convolution, as long as the copy fits the cache.
     """
 
     kernel: torch.Tensor
