@@ -1,8 +1,10 @@
-"""Which devices this machine has, found without importing torch."""
+"""Which devices and compilers this machine has, found without importing torch."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +24,11 @@ def cuda_device_count() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler that torch would call: `CXX`, or g++; None if it is not there."""
+    return shutil.which(os.environ.get("CXX", "g++"))
 
 
 def default_device(cards: int) -> str:

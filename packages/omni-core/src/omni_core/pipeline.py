@@ -5,6 +5,7 @@ The server is a client of this module and of nothing below it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -38,6 +39,8 @@ from omni_core.types import (
 )
 
 __all__ = ["Health", "Pipeline", "StageHealth"]
+
+log = logging.getLogger("omni.pipeline")
 
 _WARM_UP_TEXT: Final = "Hello"
 
@@ -196,8 +199,20 @@ def _plan(model_path: str, resolved: Resolved) -> Plan:
         entry=resolved.pipeline.entry,
         dtype=resolved.settings["dtype"].value,
         ar_engine=resolved.settings["ar_engine"].value,
-        compile=resolved.settings["compile"].value,
+        compile=_compile_mode(resolved),
     )
+
+
+def _compile_mode(resolved: Resolved) -> str:
+    """As asked for; off, with a warning, where there is nothing to compile with."""
+    mode: str = resolved.settings["compile"].value
+    if mode != "off" and resolved.settings["device"].value == "cpu" and not devices.cpp_compiler():
+        log.warning(
+            "no C++ compiler, so hot steps stay eager and speech is several times slower; "
+            "install g++ (or set CXX), or silence this with --compile off"
+        )
+        return "off"
+    return mode
 
 
 def model_info(pipeline: PipelineConfig, model_path: str) -> ModelInfo:

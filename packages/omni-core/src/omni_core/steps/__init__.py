@@ -24,6 +24,7 @@ scale = bank.step("scale", Scale(weight), dynamic=({0: "batch"}, {0: "slots"}), 
 ```
 """
 
-from omni_core.steps.bank import Program, Step, StepBank, build_bank
+from omni_core.steps.bank import StepBank, build_bank
+from omni_core.steps.base import Program, Step
 
 __all__ = ["Program", "Step", "StepBank", "build_bank"]

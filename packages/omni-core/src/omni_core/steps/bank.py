@@ -1,63 +1,41 @@
-"""Steps by name, and how often each implementation of them was called.
+"""The steps of one stage, and what their calls went to.
 
-Knows which implementation a call goes to. Knows nothing of models, and nothing of how a faster
-implementation comes about: a `Maker` does.
+Knows which kind of step suits a device and what the operator asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable
 
 import torch
 
 from omni_core.specs import StageContext
-
-Tensors: TypeAlias = tuple[torch.Tensor, ...]
-Dynamic: TypeAlias = tuple[Mapping[int, str], ...]
-"""For each tensor of a call {dimension: name} of those whose size varies between calls; equal names
-have equal sizes."""
-
-
-class Program(Protocol):
-    """What a step computes; see the package's docstring for what it may be made of."""
-
-    def __call__(self, *tensors: torch.Tensor) -> Tensors:
-        """Results for these inputs, then pools. Pools may be written; a second call with the same
-        inputs must leave the same in them."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """Calls by implementation."""
-
-    eager: int = 0
-    compiled: int = 0
-    replayed: int = 0
-
-
-class Step:
-    """A program and what has been made of it; call it from one thread."""
-
-    def __init__(self, name: str, program: Program, dynamic: Dynamic, pools: int) -> None:
-        self.name = name
-        self.program = program
-        self.dynamic = dynamic
-        self.pools = pools
-        self.counts = Counts()
-
-    def __call__(self, *tensors: torch.Tensor) -> Tensors:
-        """As the program's. The results may be overwritten by the next call of the step."""
-        self.counts.eager += 1
-        return self.program(*tensors)
+from omni_core.steps.aoti import Libraries, cache_directory
+from omni_core.steps.base import Dynamic, EagerStep, Program, Spec, Step, Tensors
+from omni_core.steps.compiled import CHECKED_CALLS, CompiledStep
+from omni_core.steps.graphs import HOT_CALLS, Graphs, GraphStep
+from omni_core.steps.maker import LibraryMaker
 
 
 class StepBank:
-    """The steps of one stage."""
+    """Registers steps; makes faster ones of them as it was told to."""
 
-    def __init__(self) -> None:
-        self._steps: dict[str, Step] = {}
+    def __init__(
+        self,
+        *,
+        maker: LibraryMaker | None = None,
+        graphs: Graphs | None = None,
+        waits: bool = False,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`maker` compiles, `graphs` captures; with neither, steps stay as they are. `waits` makes
+        what has examples at once, and tells `report`."""
+        self._maker = maker
+        self._graphs = graphs
+        self._waits = waits
+        self._report = report
+        self._specs: dict[str, Spec] = {}
+        self._compiled: list[CompiledStep] = []
 
     @classmethod
     def eager(cls) -> StepBank:
@@ -78,25 +56,60 @@ class StepBank:
         `dynamic` has an entry for each tensor of a call. Where it names a "batch", that is the
         first dimension of every result, and the last row of it may be computed several times. The
         last `pools` tensors of a call are long-lived memory that the program may write: always the
-        same tensors, and never copied.
-        `examples` gives the tensors of one call for each size to be made ready before the first
-        request, where the operator wants to wait for that.
+        same for calls of the same shapes, and never copied. `examples` gives the tensors of one
+        call for each size to be made ready before the first request, where the operator wants to
+        wait for that.
         """
-        if name in self._steps:
+        if name in self._specs:
             raise ValueError(f"step {name!r} is registered already")
-        self._steps[name] = Step(name, program, dynamic, pools)
-        return self._steps[name]
+        spec = Spec(name=name, program=program, dynamic=dynamic, pools=pools)
+        self._specs[name] = spec
+        if self._graphs is not None:
+            return self._ready(GraphStep(spec, self._graphs), HOT_CALLS, examples)
+        if self._maker is not None:
+            return self._compile(spec, self._maker, examples)
+        return EagerStep(spec)
 
     def stats(self) -> dict[str, float]:
         """Calls of all steps by implementation, for the metrics of the stage's scheduler."""
-        counts = [step.counts for step in self._steps.values()]
+        counts = [spec.counts for spec in self._specs.values()]
         return {
             "step_calls_eager": sum(c.eager for c in counts),
             "step_calls_compiled": sum(c.compiled for c in counts),
             "step_calls_graph": sum(c.replayed for c in counts),
+            "steps_swapped": sum(step.swapped for step in self._compiled),
+            "steps_compiled_here": self._maker.compiled if self._maker else 0,
+            "step_graphs": self._graphs.count if self._graphs else 0,
+            "step_graph_bytes": self._graphs.used_bytes if self._graphs else 0,
         }
+
+    def _compile(
+        self, spec: Spec, maker: LibraryMaker, examples: Callable[[], Iterable[Tensors]]
+    ) -> Step:
+        step = CompiledStep(spec, maker)
+        self._compiled.append(step)
+        first = next(iter(examples()), None) if self._waits else None
+        if first is not None:
+            self._report(f"compiling step {spec.name}")
+            step.make_now(first)
+        return self._ready(step, CHECKED_CALLS, examples)
+
+    def _ready(self, step: Step, calls: int, examples: Callable[[], Iterable[Tensors]]) -> Step:
+        """The step, called for each example as often as it takes to be trusted."""
+        if self._waits:
+            with torch.inference_mode():
+                for tensors in examples():
+                    for _ in range(calls):
+                        step(*tensors)
+        return step
 
 
 def build_bank(ctx: StageContext) -> StepBank:
     """The bank of a stage, as `ctx.compile` and `ctx.device` ask for."""
-    return StepBank()
+    if ctx.compile == "off":
+        return StepBank()
+    waits = ctx.compile == "wait"
+    if ctx.device == "cpu":
+        maker = LibraryMaker(Libraries(cache_directory()))
+        return StepBank(maker=maker, waits=waits, report=ctx.report)
+    return StepBank(graphs=Graphs.on(torch.device(ctx.device)), waits=waits, report=ctx.report)

@@ -16,6 +16,7 @@ from omni_server.cli.configuration import Configuration, command_line, read, res
 from omni_server.cli.options import (
     EXTRA_OPTIONS,
     ArEngine,
+    Compile,
     ConfigPath,
     Device,
     DrainTimeoutS,
@@ -45,6 +46,7 @@ def explain(
     device: Device = None,
     dtype: Dtype = None,
     ar_engine: ArEngine = None,
+    compile: Compile = None,
     layout: Layout = None,
     served_model_name: ServedModelName = None,
     max_body_mib: MaxBodyMib = None,
@@ -72,6 +74,7 @@ def export(
     device: Device = None,
     dtype: Dtype = None,
     ar_engine: ArEngine = None,
+    compile: Compile = None,
     layout: Layout = None,
     served_model_name: ServedModelName = None,
     max_body_mib: MaxBodyMib = None,

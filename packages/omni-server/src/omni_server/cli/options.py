@@ -26,6 +26,9 @@ Variant: TypeAlias = Annotated[str | None, typer.Option(help="Variant of the pip
 Device: TypeAlias = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype: TypeAlias = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
 ArEngine: TypeAlias = Annotated[str | None, typer.Option(help="auto, torch or sglang.")]
+Compile: TypeAlias = Annotated[
+    str | None, typer.Option(help="Faster hot steps: off, background or wait.")
+]
 Layout: TypeAlias = Annotated[str | None, typer.Option(help="auto or per-stage.")]
 Host: TypeAlias = Annotated[
     str | None, typer.Option(help="Address to listen on; 127.0.0.1 if not set.")

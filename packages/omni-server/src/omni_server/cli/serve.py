@@ -24,6 +24,7 @@ from omni_server.app import create_app
 from omni_server.cli.configuration import Configuration, command_line, read
 from omni_server.cli.options import (
     ArEngine,
+    Compile,
     ConfigPath,
     Device,
     DrainTimeoutS,
@@ -58,6 +59,7 @@ def serve(
     device: Device = None,
     dtype: Dtype = None,
     ar_engine: ArEngine = None,
+    compile: Compile = None,
     layout: Layout = None,
     served_model_name: ServedModelName = None,
     max_body_mib: MaxBodyMib = None,
@@ -95,6 +97,7 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
             device=flags["device"],
             dtype=flags["dtype"],
             ar_engine=flags["ar_engine"],
+            compile=flags["compile"],
             layout=cast("PipelineLayout | None", flags["layout"]),
             overrides=asked.overrides,
             config=asked.file,

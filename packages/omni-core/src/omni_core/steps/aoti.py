@@ -1,0 +1,99 @@
+"""Compiled steps on a CPU: libraries made by AOTInductor, kept on disk and loaded from there.
+
+Knows the cache, the compiling process and how a library is called. Imports no compiler: serving
+processes start fast and stay small.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+from torch._C._aoti import AOTIModelContainerRunnerCpu  # without the compilers behind it
+
+from omni_core.errors import StageError
+from omni_core.steps.request import Request
+
+CACHE_VARIABLE: Final = "OMNI_STEP_CACHE"
+KEPT_LIBRARIES: Final = 64
+LAST_WORDS: Final = 800
+"""Characters of a failed compiler's output that are shown."""
+
+
+def cache_directory() -> Path:
+    """Where libraries are kept: `OMNI_STEP_CACHE`, else omni/steps in the user's cache."""
+    if given := os.environ.get(CACHE_VARIABLE):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "omni" / "steps"
+
+
+class Libraries:
+    """The compiled steps of this machine's user, by what they were made of."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find(self, request: Request) -> Path | None:
+        """The library for a request, if some process has made it before."""
+        path = self._path(request)
+        if not path.exists():
+            return None
+        path.touch()  # the newest are kept
+        return path
+
+    def make(self, request: Request) -> Path:
+        """Compile in another process and wait; StageError with its last words if that fails."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._path(request)
+        with tempfile.NamedTemporaryFile(dir=self._directory, suffix=".json") as file:
+            file.write(msgspec.json.encode(request))
+            file.flush()
+            command = [sys.executable, "-m", "omni_core.steps.worker", file.name, str(path)]
+            worker = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            with worker:
+                assert worker.stderr is not None
+                said = worker.stderr.read().decode(errors="replace").strip()
+            if worker.returncode != 0:
+                raise StageError(f"exit status {worker.returncode}: {said[-LAST_WORDS:]}")
+        self._forget_old()
+        return path
+
+    def _path(self, request: Request) -> Path:
+        return self._directory / f"{request.key()}.so"
+
+    def _forget_old(self) -> None:
+        newest_first = sorted(self._directory.glob("*.so"), key=_age)
+        for path in newest_first[KEPT_LIBRARIES:]:
+            path.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime if path.exists() else 0.0
+
+
+class Library:
+    """A loaded step. Its weights are those given, not a copy."""
+
+    def __init__(self, path: Path, weights: Sequence[torch.Tensor]) -> None:
+        self._weights = weights  # the runner keeps mere pointers
+        self._runner = AOTIModelContainerRunnerCpu(str(path), 1)
+        names = self._runner.get_constant_names_to_original_fqns()
+        given = {f"weight{number}": weight for number, weight in enumerate(weights)}
+        if own := set(names.values()) - set(given):
+            raise StageError(f"it makes constants of its own ({', '.join(sorted(own))})")
+        constants = {name: given[source] for name, source in names.items()}
+        self._runner.update_constant_buffer(constants, False, True, True)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """One call; tensors must be as the library was compiled for, which it does not check."""
+        return tuple(self._runner.run(list(tensors)))
