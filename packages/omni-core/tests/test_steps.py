@@ -80,6 +80,7 @@ def scaled() -> tuple[CompiledStep, Spec, Fake]:
 
 
 def right(tensors: Tensors) -> Tensors:
+    tensors[1][0] = 7.0
     return tensors[0] * 2.0, tensors[0].argmax(dim=-1)
 
 
@@ -163,18 +164,22 @@ def test_a_library_that_raises_later_costs_no_call(caplog: pytest.LogCaptureFixt
     assert not step.swapped
 
 
-def test_while_checked_the_program_has_the_last_word_on_the_pools() -> None:
+def test_while_checked_the_program_has_the_last_word_on_the_pools(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     step, _, maker = scaled()
     x, pool = call()
     step(x, pool)
 
     def library(tensors: Tensors) -> Tensors:
+        results = right(tensors)
         tensors[1][0] = -1.0
-        return right(tensors)
+        return results
 
     maker.done(library)
     step(x, pool)
     assert (pool[0] == 7.0).all()
+    assert "result 2: off by 8" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ import torch
 from torch._C._aoti import AOTIModelContainerRunnerCpu  # without the compilers behind it
 
 from omni_core.errors import StageError
+from omni_core.steps.describe import TensorDoc
 from omni_core.steps.request import Request
 
 CACHE_VARIABLE: Final = "OMNI_STEP_CACHE"
@@ -53,18 +53,17 @@ class Libraries:
         """Compile in another process and wait; StageError with its last words if that fails."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._path(request)
-        with tempfile.NamedTemporaryFile(dir=self._directory, suffix=".json") as file:
-            file.write(msgspec.json.encode(request))
-            file.flush()
-            command = [sys.executable, "-m", "omni_core.steps.worker", file.name, str(path)]
-            worker = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
-            with worker:
-                assert worker.stderr is not None
-                said = worker.stderr.read().decode(errors="replace").strip()
-            if worker.returncode != 0:
-                raise StageError(f"exit status {worker.returncode}: {said[-LAST_WORDS:]}")
+        command = [sys.executable, "-m", "omni_core.steps.worker", str(path)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as worker:
+            assert worker.stdin is not None
+            assert worker.stderr is not None
+            worker.stdin.write(msgspec.json.encode(request) + b"\n")
+            worker.stdin.flush()  # and left open: it leaves when this process does
+            said = worker.stderr.read().decode(errors="replace").strip()
+        if worker.returncode != 0:
+            raise StageError(f"exit status {worker.returncode}: {said[-LAST_WORDS:]}")
         self._forget_old()
         return path
 
@@ -86,6 +85,7 @@ class Library:
 
     def __init__(self, path: Path, weights: Sequence[torch.Tensor]) -> None:
         self._weights = weights  # the runner keeps mere pointers
+        self._small = [weight for weight in weights if TensorDoc.of(weight).is_small]
         self._runner = AOTIModelContainerRunnerCpu(str(path), 1)
         names = self._runner.get_constant_names_to_original_fqns()
         given = {f"weight{number}": weight for number, weight in enumerate(weights)}
@@ -96,4 +96,4 @@ class Library:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """One call; tensors must be as the library was compiled for, which it does not check."""
-        return tuple(self._runner.run(list(tensors)))
+        return tuple(self._runner.run([*self._small, *tensors]))

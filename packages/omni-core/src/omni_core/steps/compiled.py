@@ -22,6 +22,8 @@ HOT_EAGER_S: Final = 3.0
 """Eager work after which compiling, about 25 s of one core, is worth its while."""
 CHECKED_CALLS: Final = 16
 """Calls on live inputs that a library must do as the program does before its results are used."""
+CHECKED_BYTES: Final = 16 * 1024**2
+"""Pools up to this size are compared as well; a copy of larger ones would be felt."""
 KNOWN_SHAPES: Final = 4096
 
 log = logging.getLogger("omni.steps")
@@ -164,8 +166,10 @@ class CompiledStep:
         except RuntimeError as error:
             self._refuse(str(error))
             return self._spec.eager(tensors)
+        pools = [p for p in tensors[len(tensors) - self._spec.pools :] if p.nbytes <= CHECKED_BYTES]
+        written = [pool.clone() for pool in pools]
         expected = self._spec.eager(tensors)
-        if problem := difference(results, expected):
+        if problem := difference((*results, *written), (*expected, *pools)):
             self._refuse(problem)
         proof.calls_left -= 1
         return expected

@@ -5,6 +5,7 @@ Knows dataclasses, tensors and the JSON between them. Knows nothing of compilers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
@@ -14,6 +15,9 @@ import torch
 
 from omni_core.errors import StageError
 from omni_core.specs import Ref
+
+SMALL = 8
+"""Elements of a constant that torch's compiler treats as text."""
 
 Skeleton: TypeAlias = Any
 """JSON values: a plain value as itself, anything else as a one-key object that names its kind."""
@@ -31,6 +35,11 @@ class TensorDoc(msgspec.Struct, frozen=True, kw_only=True):
         """Describe a tensor."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         return cls(shape=tuple(tensor.shape), stride=tensor.stride(), dtype=dtype)
+
+    @property
+    def is_small(self) -> bool:
+        """So small that compilers write its values into the code, wherever they come from."""
+        return math.prod(self.shape) <= SMALL
 
     def empty(self) -> torch.Tensor:
         """A tensor like it on the CPU, its values undefined."""

@@ -1,4 +1,4 @@
-"""`python -m omni_core.steps.worker REQUEST.json RESULT.so`: compile one step, out of the way.
+"""`python -m omni_core.steps.worker RESULT.so`: compile the step that stdin's first line asks for.
 
 The only module that imports torch's compilers. It runs in a process of its own at low priority, one
 at a time for each cache directory, and leaves when its stdin closes, which it does when the process
@@ -24,6 +24,7 @@ import torch
 
 from omni_core.errors import StageError
 from omni_core.steps.aoti import Library
+from omni_core.steps.base import Program
 from omni_core.steps.describe import TensorDoc
 from omni_core.steps.request import Request
 
@@ -43,11 +44,11 @@ INDUCTOR: Final = {
 
 def main(arguments: Sequence[str]) -> int:
     """Compile, unless another process has done it while this one waited for its turn."""
-    request, result = map(Path, arguments)
+    [result] = map(Path, arguments)
     os.setpgid(0, 0)
+    content = sys.stdin.buffer.readline()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.nice(NICENESS)
-    content = request.read_bytes()
     with open(result.parent / LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in result.parent.glob(f"{SCRATCH}*"):  # by one that was killed
@@ -66,17 +67,21 @@ def _leave_with_parent() -> None:
 
 
 class Traced(torch.nn.Module):
-    """A program as the module that `torch.export` wants, its weights as buffers."""
+    """A program as the module that `torch.export` wants: its weights as buffers, but small ones as
+    the first inputs, since as constants their values here would become code."""
 
     def __init__(self, request: Request) -> None:
         super().__init__()
         self._program = request.program
         for number, doc in enumerate(request.program.weights):
-            self.register_buffer(f"weight{number}", doc.empty())
+            if not doc.is_small:
+                self.register_buffer(f"weight{number}", doc.empty())
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One call of the step."""
-        result: tuple[torch.Tensor, ...] = self._program.build(list(self.buffers()))(*tensors)
+        rest, large = iter(tensors), self.buffers()
+        weights = [next(rest if doc.is_small else large) for doc in self._program.weights]
+        result: tuple[torch.Tensor, ...] = self._program.build(weights)(*rest)
         return result
 
 
@@ -88,7 +93,12 @@ def compiled(request: Request, place: str) -> Path:
     names = {name for dims in request.dynamic for name in dims.values()}
     sizes = {name: torch.export.Dim(name, min=1) for name in names}
     shapes = tuple({d: sizes[name] for d, name in dims.items()} or None for dims in request.dynamic)
-    module, call = Traced(request), tuple(doc.empty() for doc in request.tensors)
+    module, weights = Traced(request), [doc.empty() for doc in request.program.weights]
+    for weight in weights:
+        weight.fill_(weight.is_floating_point())
+    small = [weight for weight in weights if TensorDoc.of(weight).is_small]
+    call = (*small, *(doc.empty() for doc in request.tensors))
+    shapes = ((None,) * len(small)) + shapes
     with torch.no_grad():
         exported = torch.export.export(module, call, dynamic_shapes={"tensors": shapes})
         _erase_metadata_checks(exported.graph_module)
@@ -98,7 +108,7 @@ def compiled(request: Request, place: str) -> Path:
         with zipfile.ZipFile(package) as archive:
             [name] = [name for name in archive.namelist() if name.endswith(".so")]
             library = Path(archive.extract(name, place))
-        _try_sizes(module, Library(library, list(module.buffers())), request)
+        _try_sizes(request.program.build(weights), Library(library, weights), request)
     return library
 
 
@@ -110,14 +120,12 @@ def _erase_metadata_checks(module: torch.fx.GraphModule) -> None:
     module.recompile()
 
 
-def _try_sizes(module: Traced, library: Library, request: Request) -> None:
+def _try_sizes(program: Program, library: Library, request: Request) -> None:
     """StageError if the compiler has taken the size of a dynamic dimension for a constant."""
-    for weight in module.buffers():
-        weight.fill_(weight.is_floating_point())
     for size in (1, OTHER_SIZE):
         pairs = zip(request.tensors, request.dynamic, strict=True)
         call = tuple(_filled(doc, dims, size) for doc, dims in pairs)
-        shapes = [result.shape for result in module(*call)]
+        shapes = [result.shape for result in program(*call)]
         if [result.shape for result in library(call)] != shapes:
             raise StageError("it was compiled for one size only")
 

@@ -1,0 +1,64 @@
+"""The code predictor's steps really compiled: same codes at every batch size, found again on disk.
+
+Compiling takes most of a minute, so `nox -s parity_variants` runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from omni_core.pipeline import Pipeline
+from omni_core.steps import StepBank
+from omni_core.steps.aoti import Libraries
+from omni_core.steps.maker import LibraryMaker
+from omni_qwen3.config import load_config
+from omni_qwen3.model.predictor import CodePredictor
+from omni_qwen3.weights import Checkpoint, open_weights
+
+PREFIX = "talker.code_predictor."
+
+
+def predictor(directory: str, bank: StepBank) -> CodePredictor:
+    talker = load_config(directory).require_talker()
+    with Checkpoint(directory) as checkpoint:
+        weights = open_weights(
+            checkpoint, [PREFIX], device="cpu", dtype="float32", report=lambda text: None
+        )
+        return CodePredictor(weights, PREFIX, talker.predictor, talker.code_groups, bank)
+
+
+@pytest.mark.matrix
+@torch.inference_mode()
+def test_compiled_steps_draw_the_same_codes(tiny_checkpoint: str, tmp_path: Path) -> None:
+    eager = predictor(tiny_checkpoint, StepBank.eager())
+    bank = StepBank(maker=LibraryMaker(Libraries(tmp_path)), waits=True)
+    compiled = predictor(tiny_checkpoint, bank)
+    for batch in (1, 2, 8, 33):
+        hidden, embedding = torch.randn(2, batch, 48)
+        first = torch.randint(64, (batch,))
+        for uniforms in (None, torch.rand(batch, 15)):
+            wanted = eager(hidden, first, embedding, uniforms)
+            given = compiled(hidden, first, embedding, uniforms)
+            assert torch.equal(given.codes, wanted.codes)
+            torch.testing.assert_close(given.embedding, wanted.embedding)
+    stats = bank.stats()
+    assert stats["steps_compiled_here"] == stats["steps_swapped"] == 2
+    assert stats["step_calls_compiled"] == 4 * 2 * 16
+    again = StepBank(maker=LibraryMaker(Libraries(tmp_path)), waits=True)
+    predictor(tiny_checkpoint, again)
+    assert (again.stats()["steps_swapped"], again.stats()["steps_compiled_here"]) == (2, 0)
+
+
+def test_without_a_cpp_compiler_there_is_one_warning(
+    tiny_checkpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with caplog.at_level(logging.WARNING):
+        Pipeline.load(tiny_checkpoint, device="cpu", compile="off")
+        assert not caplog.records
+        Pipeline.load(tiny_checkpoint, device="cpu")
+    assert ["no C++ compiler" in record.message for record in caplog.records] == [True]
