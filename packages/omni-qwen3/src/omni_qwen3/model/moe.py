@@ -61,7 +61,7 @@ class DenseExperts:
             widths = [self.experts * self.inner, width - self.experts * self.inner]
             routed, own = parts.split_with_sizes(widths, dim=-1)
             own.mul_(shared_share)
-        shares = x.new_zeros(len(x), self.experts).scatter_(1, chosen, share)
+        shares = x.new_zeros(x.shape[0], self.experts).scatter_(1, chosen, share)
         routed.view(-1, self.experts, self.inner).mul_(shares.unsqueeze(-1))
         return F.linear(parts, self.down)
 

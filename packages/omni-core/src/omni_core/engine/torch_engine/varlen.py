@@ -89,7 +89,7 @@ class VarlenPaging:
         lengths = starts + 1
         return SequenceAttention(
             newest=page * self.page_size + starts % self.page_size,
-            row_ends=torch.arange(len(starts) + 1, device=starts.device, dtype=torch.int32),
+            row_ends=torch.arange(starts.shape[0] + 1, device=starts.device, dtype=torch.int32),
             lengths=lengths.int(),
             length_ends=_ends(lengths),
             pages=pages.int(),
