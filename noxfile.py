@@ -6,8 +6,11 @@ All sessions install under constraints/cpu.txt, so that two machines test the sa
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +37,9 @@ NEEDS = {
 }
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {"omni-core": "[hub,media,testing,torch]"}
+#: The same where no torch can be had; a package that is not here does nothing without one.
+EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
+IMPORTS_TORCH = re.compile(r"^ *(import torch|from torch|from \S+torch_engine)\b", re.MULTILINE)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with.
 REFERENCES = {"omni-qwen3": ("transformers",), "omni-server": ("openai",)}
@@ -50,14 +56,15 @@ def install(
     tools: tuple[str, ...] = (),
     constraints: str = CONSTRAINTS,
 ) -> None:
-    """Install our packages from this tree, and tools, under the constraints.
+    """Install our packages, as in "omni-core[media]", from this tree, and tools, under constraints.
 
     A session's environment is kept, and so is the install while nothing it depends on has changed:
     asking pip again costs half a minute.
     """
-    editable = [f"--editable=packages/{name}{EXTRAS.get(name, '')}" for name in packages]
+    editable = [f"--editable=packages/{name}" for name in packages]
     wanted = ["-q", "-c", constraints, *editable, *tools]
-    read = [constraints, *(f"packages/{name}/pyproject.toml" for name in packages)]
+    folders = [name.partition("[")[0] for name in packages]
+    read = [constraints, *(f"packages/{folder}/pyproject.toml" for folder in folders)]
     content = "".join([*wanted, *(Path(file).read_text() for file in read)])
     digest = hashlib.sha256(content.encode()).hexdigest()
     stamp = Path(session.virtualenv.location) / "omni-install"
@@ -91,15 +98,46 @@ def tests_package(session: nox.Session, package: str) -> None:
 @nox.session(python=PYTHONS)
 @nox.parametrize("package", [nox.param(name, id=name) for name in NEEDS])
 def tests_python(session: nox.Session, package: str) -> None:
-    """As tests_package, under each Python we support; those not installed are skipped."""
-    run_alone(session, package, CONSTRAINTS)
+    """As tests_package, under each Python we support; what cannot be tested there is named.
+
+    An interpreter that is not installed is skipped. Where torch has no CPU build, the tests that
+    need it are left out: its CUDA build brings gigabytes of libraries.
+    """
+    if has_cpu_torch(session):
+        run_alone(session, package, CONSTRAINTS)
+        return
+    without = f"no CPU build of torch for Python {session.python} in the indices of pip"
+    if package not in EXTRAS_WITHOUT_TORCH:
+        session.skip(f"{without}; PIP_FIND_LINKS may name a directory with a wheel")
+    files = sorted(Path("packages", package, "tests").glob("test_*.py"))
+    left_out = [str(file) for file in files if IMPORTS_TORCH.search(file.read_text())]
+    session.warn(f"{without}; not run: {', '.join(left_out) or 'nothing'}")
+    extras, ignored = EXTRAS_WITHOUT_TORCH[package], [f"--ignore={file}" for file in left_out]
+    run_alone(session, package, CONSTRAINTS, extras, *ignored)
 
 
-def run_alone(session: nox.Session, package: str, constraints: str) -> None:
+def has_cpu_torch(session: nox.Session) -> bool:
+    """Whether pip would give this session a torch that brings no CUDA."""
+    options = ("-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-")
+    command = ("python", "-m", "pip", "install", *options, "-c", CONSTRAINTS, "torch")
+    report = str(session.run(*command, silent=True, stderr=subprocess.DEVNULL))
+    [torch] = json.loads(report)["install"]
+    return not any("cuda" in needed for needed in torch["metadata"]["requires_dist"])
+
+
+def run_alone(
+    session: nox.Session,
+    package: str,
+    constraints: str,
+    extras: str | None = None,
+    *options: str,
+) -> None:
     """Install one package with its declared siblings and run its tests."""
     tools = (*TEST_TOOLS, *REFERENCES.get(package, ()))
-    install(session, *NEEDS[package], package, tools=tools, constraints=constraints)
-    session.run("pytest", f"packages/{package}/tests", *session.posargs, env=ONE_THREAD)
+    optional = EXTRAS.get(package, "") if extras is None else extras
+    install(session, *NEEDS[package], package + optional, tools=tools, constraints=constraints)
+    tests = (f"packages/{package}/tests", *options, *session.posargs)
+    session.run("pytest", *tests, env=ONE_THREAD)
 
 
 @nox.session
@@ -198,7 +236,7 @@ def parity_variants(session: nox.Session) -> None:
 @nox.session
 def fuzz_media(session: nox.Session) -> None:
     """Feed 2,000 damaged media files to the loaders: no crash, no hang, bounded memory."""
-    install(session, "omni-core")
+    install(session, "omni-core[media]")
     session.run("python", "tests/fuzz/media.py", *session.posargs, env=QUIET_ENCODERS)
 
 
