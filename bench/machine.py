@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -19,8 +19,15 @@ def describe_machine() -> str:
     return (
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {processor}, {cores} cores, "
         f"load {os.getloadavg()[0]:.1f} before, Python {platform.python_version()}, "
-        f"torch {version('torch')}, transformers {version('transformers')}"
+        f"torch {_version('torch')}, transformers {_version('transformers')}"
     )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def describe_commit() -> str:

@@ -24,6 +24,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "talker": "speech frames per second of the Talker stage and of the pipeline, without HTTP",
     "vocoder": "incremental decoding beside one-shot decoding: time, error, memory",
     "speech": "speech and text over HTTP, beside another server",
+    "gpu.talker": "speech of the published sizes on a card, weights of noise",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
 }
 

@@ -140,6 +140,20 @@ def test_the_command_lists_its_benches() -> None:
     assert all(name in shown for name in run.BENCHES)
 
 
+def test_the_bench_for_cards_runs_at_tiny_sizes_without_one(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    command = [sys.executable, str(BENCH / "run.py"), "gpu.talker", "--json", str(file)]
+    options = ["--tiny", "--device", "cpu", "--frames", "2", "--compile", "off"]
+    shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
+    assert "on cpu, without a card" in shown
+    result = json.loads(file.read_text())
+    assert set(result) == {"bench", "machine", "commit", "cases"}
+    assert result["bench"] == "gpu.talker"
+    speeds = [case for case in result["cases"] if case["case"].startswith("audio made in a second")]
+    assert len(speeds) == 3
+    assert all(case["ours"] > 0 and case["holds"] is None for case in speeds)
+
+
 def test_an_endless_checkpoint_has_no_end_to_choose(tmp_path: Path) -> None:
     directory = Path(build_endless(tmp_path / "endless"))
     heads: dict[str, Any] = {}
