@@ -29,7 +29,7 @@ def attention(cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeAttention:
-    """`Attend` of D rows, one of each sequence, padded to the longest context L."""
+    """`Attend` of D rows, one of each sequence, padded to the pages of the longest, L tokens."""
 
     newest: torch.Tensor
     """Int64 (D,): the slot of each row itself."""
@@ -66,7 +66,7 @@ class DecodePaging:
 
     def __call__(self, *tensors: torch.Tensor) -> DecodeAttention:
         """`starts` (D,): positions of the rows; `pages` (D, pages_per_row): their page tables;
-        `tokens` (L,): 0, 1, ... below the longest context; then keys and values of all layers."""
+        `tokens` (L,): 0, 1, ... beyond the longest context; then keys and values of all layers."""
         starts, pages, tokens, *pools = tensors
         keys, values = tuple(pools[: len(pools) // 2]), tuple(pools[len(pools) // 2 :])
         slots = pages.index_select(1, tokens // self.page_size) * self.page_size
@@ -167,7 +167,9 @@ class PagedAttention:
 
 def decode_parts(cache: KVCache, starts: list[int], rows: list[int]) -> AttentionParts:
     """Decode rows at positions `starts` of the sequences in `rows`."""
-    tokens = torch.arange(max(starts) + 1, device=cache.device)
+    # Whole pages: memory taken in a new size at every step would leave more and more gaps.
+    longest = cache.pages_for(max(starts) + 1) * cache.page_size
+    tokens = torch.arange(longest, device=cache.device)
     return AttentionParts(
         build=DecodePaging(cache.page_size),
         tensors=(*cache.decode_tables(rows, starts), tokens),
