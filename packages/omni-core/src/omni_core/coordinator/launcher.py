@@ -106,4 +106,5 @@ class Launcher:
     def _note(self, name: str, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip()
         self._tails[name].append(text)
-        log.info("[%s] %s", name, text)
+        level = logging.WARNING if text.startswith("WARNING ") else logging.INFO
+        log.log(level, "[%s] %s", name, text)

@@ -47,6 +47,8 @@ from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
 from omni_core.stage.node import StageNode
 
+LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
+"""Of a stage process; the launcher knows a warning by its first word."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _ORPHAN_GRACE_S: Final = 2.0
 _LINGER_MS: Final = 200
@@ -238,4 +240,5 @@ class StageProcess:
 def main(arguments: Sequence[str]) -> int:
     """`python -m omni_core.stage NAME RUN_DIR`; the launcher is its only caller."""
     name, run_dir = arguments
+    logging.basicConfig(format=LOG_FORMAT)
     return StageProcess(name, Path(run_dir)).run()

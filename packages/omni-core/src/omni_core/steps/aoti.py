@@ -24,7 +24,7 @@ from omni_core.steps.request import Request
 CACHE_VARIABLE: Final = "OMNI_STEP_CACHE"
 KEPT_LIBRARIES: Final = 64
 LAST_WORDS: Final = 800
-"""Characters of a failed compiler's output that are shown."""
+"""Characters that are shown of the last line of a failed compiler."""
 
 
 def cache_directory() -> Path:
@@ -50,7 +50,7 @@ class Libraries:
         return path
 
     def make(self, request: Request) -> Path:
-        """Compile in another process and wait; StageError with its last words if that fails."""
+        """Compile in another process and wait; StageError with its last line if that fails."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._path(request)
         command = [sys.executable, "-m", "omni_core.steps.worker", str(path)]
@@ -63,7 +63,8 @@ class Libraries:
             worker.stdin.flush()  # and left open: it leaves when this process does
             said = worker.stderr.read().decode(errors="replace").strip()
         if worker.returncode != 0:
-            raise StageError(f"exit status {worker.returncode}: {said[-LAST_WORDS:]}")
+            last = said.splitlines()[-1:] or [f"exit status {worker.returncode}"]
+            raise StageError(last[0][-LAST_WORDS:])
         self._forget_old()
         return path
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,12 +39,17 @@ class Qwen3Vocoder:
         self._pool = StatePool(
             max_replies, model.state_size, device=table.device, dtype=table.dtype
         )
-        self._step = bank.step(
-            "code2wav",
-            model,
-            dynamic=({0: "batch", 2: "frames"}, {0: "batch"}, {0: "batch"}),
-            examples=lambda: _examples(model),
-        )
+        # One for each width: no library serves both fewer frames than a convolution reaches back
+        # over and more.
+        self._step_of = {
+            width: bank.step(
+                f"code2wav_{width}",
+                model,
+                dynamic=({0: "batch"},) * 3,
+                examples=partial(_examples, model, width),
+            )
+            for width in range(1, PIECE_FRAMES + 1)
+        }
 
     @property
     def free_slots(self) -> int:
@@ -65,7 +71,7 @@ class Qwen3Vocoder:
             pieces = [codes[i][:, s : s + width] for i, s in zip(rows, starts, strict=True)]
             before = [seen[i] + s for i, s in zip(rows, starts, strict=True)]
             index = torch.tensor(rows, device=self._device)
-            samples, state = self._step(
+            samples, state = self._step_of[width](
                 torch.from_numpy(np.stack(pieces)).to(self._device),
                 torch.tensor(before, device=self._device),
                 work.index_select(0, index),
@@ -124,14 +130,12 @@ class Qwen3Vocoder:
             )
 
 
-def _examples(model: Code2Wav) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Inputs of one step for each kind of shape: one or several replies, one or several frames."""
-    for batch in (1, 2):
+def _examples(model: Code2Wav, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Inputs of a step of this width, for one reply and for several, if the width is common."""
+    for batch in (1, 2) if width in (1, PIECE_FRAMES) else ():
         state = model.fresh_state().expand(batch, -1).contiguous()
         seen = torch.ones(batch, dtype=torch.long, device=state.device)
-        for frames in (8, 1):
-            codes = seen.new_zeros(batch, model.config.groups, frames)
-            yield codes, seen, state
+        yield seen.new_zeros(batch, model.config.groups, width), seen, state
 
 
 @dataclass(slots=True)
