@@ -342,7 +342,7 @@ BODY_ONLY: dict[str, tuple[Any, ...]] = {
     "min_pixels": (0, -1, 2**63),
     "max_pixels": (0, -1, 2**63),
     "total_pixels": (0, -1, 2**63),
-    "top_logprobs": (1, -1, 2**70),
+    "top_logprobs": (1, 21, -1, 2**70),
 }
 NO_NUMBER = (float("nan"), float("inf"), -float("inf"), "1", True, [1], {})
 FIELDS = OUT_OF_RANGE | BODY_ONLY

@@ -19,6 +19,7 @@ from omni_core.types import Event, FinishReason, RequestParams, SamplingParams, 
 from omni_qwen3.decode import DecodeScheduler
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
+from omni_qwen3.payloads import Logprobs, TokenChunk
 
 LATE_S = 10.0
 
@@ -92,8 +93,18 @@ class Stage:
         payload: dict[str, Any] = {"opened": opened}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
-    def push(self, token: int, finish: FinishReason | None = None, request_id: str = "r") -> None:
-        self.inbox.put(Chunk(request_id, "thinker", {"token": token, "finish": finish}))
+    def push(
+        self,
+        token: int,
+        finish: FinishReason | None = None,
+        request_id: str = "r",
+        *,
+        logprobs: Logprobs | None = None,
+    ) -> None:
+        chunk = TokenChunk(token=token, finish=finish)
+        if logprobs is not None:
+            chunk["logprobs"] = logprobs
+        self.inbox.put(Chunk(request_id, "thinker", chunk))
         if finish is not None:
             self.inbox.put(ChunksDone(request_id, "thinker"))
 
@@ -330,3 +341,81 @@ def test_a_model_that_does_not_reason_may_write_about_tags(stage: Stage, tokeniz
     reply(stage, ids, "length", RequestParams(), opened=True)
     assert said(stage, "content") == "<think>the fox</think>"
     assert stage.outbox.ended == [("r", "length", Usage())]
+
+
+def measured(
+    stage: Stage,
+    ids: list[int],
+    last: FinishReason,
+    *,
+    stop: tuple[str, ...] = (),
+) -> list[tuple[int, float]]:
+    """Reply with token n at log-probability -n; what was told of which token, in order."""
+    stage.open(params=RequestParams(sampling=SamplingParams(stop=stop, logprobs=1)))
+    for place, token in enumerate(ids):
+        found = Logprobs(token=-float(place), top_ids=[token], top=[-float(place)])
+        stage.push(token, last if place == len(ids) - 1 else None, logprobs=found)
+    stage.wait_end()
+    told = [token for event in stage.outbox.events for token in event.logprobs]
+    return [(token.token_id, token.logprob) for token in told]
+
+
+def numbered(ids: list[int]) -> list[tuple[int, float]]:
+    return [(token, -float(place)) for place, token in enumerate(ids)]
+
+
+def test_logprobs_of_all_but_the_end_token_are_told(stage: Stage, tokenizer: Any) -> None:
+    ids = tokenizer("She sells 🙂 shells.")["input_ids"]
+    assert measured(stage, [*ids, tokenizer.eos_token_id], "stop") == numbered(ids)
+    told = [token for event in stage.outbox.events for token in event.logprobs]
+    assert b"".join(token.spelling for token in told).decode() == "She sells 🙂 shells."
+    assert all(token.top[0].spelling == token.spelling for token in told)
+
+
+def test_logprobs_of_a_stop_string_are_never_told(stage: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "one EN, END"]
+    assert measured(stage, ids, "stop", stop=("END",)) == numbered(ids)[:-3]
+
+
+def test_logprobs_of_what_only_began_a_stop_string_are_told(stage: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "the EN"]
+    assert measured(stage, ids, "length", stop=("END",)) == numbered(ids)
+
+
+def test_logprobs_never_run_ahead_of_the_text(stage: Stage, tokenizer: Any) -> None:
+    ids = [tokenizer(letter)["input_ids"][0] for letter in "a ENb"] + tokenizer("🙂")["input_ids"]
+    measured(stage, ids, "length", stop=("END",))
+    shown = told = b""
+    for event in stage.outbox.events:
+        shown += event.text.encode()
+        told += b"".join(token.spelling for token in event.logprobs)
+        assert shown.startswith(told)
+    assert told == shown
+
+
+def test_logprobs_of_a_character_cut_short_are_told_at_the_end(
+    stage: Stage, tokenizer: Any
+) -> None:
+    ids = tokenizer("🙂")["input_ids"][:-1]
+    assert measured(stage, ids, "length") == numbered(ids)
+
+
+def test_special_tokens_are_told_by_name(stage: Stage, tokens: TokenBytes, tokenizer: Any) -> None:
+    assert tokens.spelling(tokenizer.eos_token_id) == tokenizer.eos_token.encode()
+    assert tokens.spelling(100_000) == b""
+
+
+def test_logprobs_of_thoughts_are_on_their_channel(thinking: Stage, tokenizer: Any) -> None:
+    thought = tokenizer("<think>the fox</think>")["input_ids"]
+    answer = tokenizer("The dog.")["input_ids"]
+    assert measured(thinking, [*thought, *answer], "length") == numbered([*thought, *answer])
+    channels = {
+        channel: [
+            token.token_id
+            for event in thinking.outbox.events
+            if event.channel == channel
+            for token in event.logprobs
+        ]
+        for channel in ("reasoning", "content")
+    }
+    assert channels == {"reasoning": thought, "content": answer}

@@ -115,6 +115,8 @@ class ModelInfo:
     refused_modalities: Mapping[Modality, str] = field(default_factory=dict)
     """Output the pipeline has stages for and this checkpoint cannot give, each with the reason.
     Variants that would emit it are refused."""
+    logprobs: bool = False
+    """Text comes with log-probabilities where `SamplingParams.logprobs` asks for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

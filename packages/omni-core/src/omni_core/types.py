@@ -133,12 +133,33 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return Usage(**{n: getattr(self, n) + getattr(other, n) for n in self.__struct_fields__})
 
 
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely one token was at some place of a reply."""
+
+    token_id: int
+    spelling: bytes
+    """The bytes it stands for, or the name of a special token; empty if the tokenizer has none."""
+    logprob: float
+    """Natural logarithm of its probability, before penalties, bias, temperature and filters."""
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """The same of a token of the reply, and of the likeliest tokens in its place."""
+
+    top: tuple[TopLogprob, ...] = ()
+    """As many as `SamplingParams.logprobs` asks for, the likeliest first."""
+
+
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     """More text; never splits a character. `text` may be "" while `token_ids` is not."""
 
     text: str
     token_ids: tuple[int, ...] = ()
+    """As they are sampled, ahead of text that may yet begin a stop string."""
     channel: Channel = "content"
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """If the request asks for them: of tokens whose text is certainly part of the reply, so they
+    may come later than the same tokens in `token_ids`. Never of end tokens or stop strings."""
 
 
 class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):

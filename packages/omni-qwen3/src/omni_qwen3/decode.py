@@ -23,10 +23,11 @@ from omni_core.scheduler.base import (
     Work,
 )
 from omni_core.specs import StageContext
-from omni_core.types import FinishReason, RequestParams, TextDelta, Usage
+from omni_core.types import Channel, FinishReason, RequestParams, TextDelta, Usage
 from omni_qwen3.config import load_config
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
+from omni_qwen3.logprobs import HeldLogprobs
 from omni_qwen3.payloads import ReplyStart, TokenChunk
 from omni_qwen3.reasoning import ContentOnly, ReasoningSplitter
 
@@ -61,6 +62,8 @@ class Reply:
         self._held = ""
         """Text that may yet turn out to begin a stop string."""
         self._shown = 0
+        self._generated_characters = 0
+        self._logprobs = HeldLogprobs(tokens)
         self._split = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
         self._generated = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
         """Is a few held characters ahead of `_split`: it only counts tokens."""
@@ -79,18 +82,25 @@ class Reply:
         text = self._detokenizer.push(token_ids)
         if self.finish_reason is not None:
             text += self._detokenizer.flush()
-        self._count(text)
+        channel = self._count(text)
+        if token_ids and "logprobs" in chunk:
+            end = self._generated_characters + self._detokenizer.waiting
+            self._logprobs.hold(chunk["token"], chunk["logprobs"], end=end, channel=channel)
         runs = self._split.push(self._certain(text))
         if self.finish_reason is not None:
             runs += self._split.flush()
         listed = TextDelta(text="", token_ids=token_ids, channel=self._split.channel)
-        return [*(TextDelta(text=run, channel=channel) for channel, run in runs), listed]
+        shown = [TextDelta(text=run, channel=channel) for channel, run in runs]
+        return [*shown, listed, *self._logprobs.release(self._shown)]
 
-    def _count(self, text: str) -> None:
-        """Count one token; the tags count as reasoning."""
+    def _count(self, text: str) -> Channel:
+        """Count one token and its `text`; the channel of the token: the tags are reasoning."""
+        self._generated_characters += len(text)
         before = self._generated.channel
         self._generated.push(text)
-        self.reasoning_tokens += "reasoning" in (before, self._generated.channel)
+        reasoning = "reasoning" in (before, self._generated.channel)
+        self.reasoning_tokens += reasoning
+        return "reasoning" if reasoning else "content"
 
     def _is_end(self, chunk: TokenChunk) -> bool:
         return chunk["finish"] == "stop" and chunk["token"] in self._end_tokens
@@ -111,6 +121,7 @@ def _joined(deltas: list[TextDelta]) -> TextDelta:
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token for delta in deltas for token in delta.token_ids),
         channel=deltas[0].channel,
+        logprobs=tuple(token for delta in deltas for token in delta.logprobs),
     )
 
 
@@ -190,7 +201,7 @@ class DecodeScheduler:
             stream.arrived = []
             for delta in deltas:
                 self._text_tokens += len(delta.token_ids)
-                if delta.text or delta.token_ids:
+                if delta.text or delta.token_ids or delta.logprobs:
                     outbox.emit(request_id, delta)
         if stream.ended:
             del self._streams[request_id]

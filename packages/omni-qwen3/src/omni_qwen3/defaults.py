@@ -86,6 +86,7 @@ def describe(model_path: str) -> ModelInfo:
         sample_rate=SAMPLE_RATE if speaks else None,
         input_modalities=("text", "image", "audio", "video"),
         refused_modalities={} if speaks else {"audio": NO_TALKER},
+        logprobs=True,
     )
 
 

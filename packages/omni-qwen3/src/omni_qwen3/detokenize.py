@@ -36,10 +36,17 @@ class TokenBytes:
         }
         for token in vocabulary.added:
             self._bytes[token.token_id] = b"" if token.special else token.text.encode()
+        self._special = {
+            token.token_id: token.text.encode() for token in vocabulary.added if token.special
+        }
 
     def __getitem__(self, token_id: int) -> bytes:
         """Bytes of a token; none for ids the model can emit but the tokenizer does not know."""
         return self._bytes.get(token_id, b"")
+
+    def spelling(self, token_id: int) -> bytes:
+        """Its bytes, or the name of a special token."""
+        return self._special.get(token_id, self[token_id])
 
     def text(self, token_ids: Iterable[int]) -> str:
         """Text of whole replies; a character that is not complete shows as U+FFFD."""
@@ -62,6 +69,11 @@ class Detokenizer:
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that is complete now; a character begun but not ended waits."""
         return self._utf8.decode(b"".join(self._tokens[token_id] for token_id in token_ids))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a character is begun and not ended."""
+        return bool(self._utf8.getstate()[0])
 
     def flush(self) -> str:
         """What is left at the end of the reply: U+FFFD for a character cut short, or nothing."""

@@ -133,11 +133,24 @@ class ReplyStart(TypedDict):
     """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""
 
 
+class Logprobs(TypedDict):
+    """Of one sampled token; see `omni_core.engine.base.TokenLogprobs`."""
+
+    token: float
+    """Its own."""
+    top_ids: list[int]
+    """The likeliest tokens."""
+    top: list[float]
+    """Theirs."""
+
+
 class TokenChunk(TypedDict):
     """One sampled token of the reply. End tokens come too; decode never shows them."""
 
     token: int
     finish: FinishReason | None
+    logprobs: NotRequired[Logprobs]
+    """If the request asks for them."""
 
 
 class Conditioning(TypedDict):

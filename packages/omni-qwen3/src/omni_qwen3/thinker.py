@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import Batch, EngineRequest, KVSpec, StepOutput
+from omni_core.engine.base import Batch, EngineRequest, KVSpec, StepOutput, TokenLogprobs
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
@@ -26,7 +26,7 @@ from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.model.decoder import Decoder, DecodeStep
-from omni_qwen3.payloads import Conditioning, Prepared, ReplyStart, TokenChunk
+from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
 from omni_qwen3.reasoning import left_open
 from omni_qwen3.rowkeys import row_keys
@@ -285,6 +285,8 @@ class ThinkerStage:
             start = ReplyStart(opened=self._has_opened_thought(request.prompt_token_ids))
             outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
+        if output.logprobs is not None:
+            chunk["logprobs"] = _logprobs(output.logprobs)
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
             self._speak(request_id, reply, _spoken(reply, output), outbox)
@@ -330,6 +332,11 @@ class ThinkerStage:
             prompt_audio_tokens=ids.count(config.audio_token_id),
             prompt_image_tokens=ids.count(config.image_token_id) + ids.count(config.video_token_id),
         )
+
+
+def _logprobs(found: TokenLogprobs) -> Logprobs:
+    ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
+    return Logprobs(token=found.logprob, top_ids=list(ids), top=list(logprobs))
 
 
 def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:

@@ -35,6 +35,11 @@ class ChatCall:
     include_usage: bool
     include_timeline: bool
 
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether each token's log-probability is part of the answer."""
+        return self.request.params.sampling.logprobs is not None
+
 
 def parse_call(
     body: bytes | bytearray,
@@ -47,7 +52,7 @@ def parse_call(
     """Check a request body against the API and against what this pipeline can do."""
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
-    _refuse_unsupported(chat)
+    _refuse_unsupported(chat, pipeline.info)
     if chat.stream_options is not None and not chat.stream:
         raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
     modalities = _modalities(chat.modalities, pipeline)
@@ -81,7 +86,7 @@ def check_model(model: str | None, served_model_name: str) -> None:
         )
 
 
-def _refuse_unsupported(chat: ChatBody) -> None:
+def _refuse_unsupported(chat: ChatBody, info: ModelInfo) -> None:
     """Fields that would change the reply and that nothing here honours."""
     harmless: tuple[tuple[str, Callable[[Any], bool]], ...] = (
         ("n", lambda value: value == 1),
@@ -89,8 +94,7 @@ def _refuse_unsupported(chat: ChatBody) -> None:
         ("tool_choice", lambda value: value in ("none", "auto")),
         ("functions", lambda value: value == []),
         ("function_call", lambda value: value in ("none", "auto")),
-        ("logprobs", lambda value: value is False),
-        ("top_logprobs", lambda value: value == 0),
+        ("logprobs", lambda value: info.logprobs or value is False),
         ("response_format", lambda value: value == {"type": "text"}),
         ("reasoning_effort", lambda value: value == "none"),
         ("verbosity", lambda value: value == "medium"),

@@ -15,13 +15,14 @@ from starlette.responses import Response
 
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, Channel, Finished, TextDelta
+from omni_core.types import AudioDelta, Channel, Finished, TextDelta, TokenLogprob
 from omni_server.body import read_body
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
 from omni_server.openai.call import ChatCall, parse_call
 from omni_server.openai.chunks import ChunkWriter
+from omni_server.openai.logprobs import logprobs_object
 from omni_server.openai.messages import MessageRules
 from omni_server.openai.reply import (
     Json,
@@ -102,6 +103,7 @@ async def _collect(
 ) -> Json:
     """The whole reply as one completion object."""
     said: dict[Channel, list[str]] = {"content": [], "reasoning": []}
+    tokens: list[TokenLogprob] = []
     sound: list[AudioDelta] = []
     finished: Finished | None = None
     async with aclosing(context.pipeline.generate(call.request)) as events:
@@ -110,6 +112,7 @@ async def _collect(
             match event:
                 case TextDelta():
                     said[event.channel].append(event.text)
+                    tokens += event.logprobs if event.channel == "content" else ()
                 case AudioDelta() if event.samples.size:
                     sound.append(event)
                 case Finished():
@@ -124,6 +127,8 @@ async def _collect(
             audio_object, sound, call.audio_format, ids.audio_id, transcript, expires_at
         )
     reply = completion(ids, transcript, "".join(said["reasoning"]), audio, finished)
+    if call.wants_logprobs:
+        reply["choices"][0]["logprobs"] = logprobs_object(tokens)
     if call.include_timeline:
         reply["timeline"] = timeline_object(finished.timeline)
     return reply

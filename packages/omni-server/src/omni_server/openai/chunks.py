@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from omni_core.types import AudioDelta, CodecDelta, Event, Finished, TextDelta
+from omni_core.types import AudioDelta, CodecDelta, Event, Finished, TextDelta, TokenLogprob
 from omni_server.audio import PcmPieces
 from omni_server.openai.call import ChatCall
+from omni_server.openai.logprobs import logprobs_object
 from omni_server.openai.reply import Json, ReplyIds, timeline_object, usage_object
 
 Remember = Callable[[str, str], int]
@@ -36,10 +37,11 @@ class ChunkWriter:
                 {"role": "assistant", "content": None if self._call.wants_audio else ""}
             )
         match event:
-            case TextDelta(text=text, channel="reasoning") if text:
-                yield self._delta({"reasoning_content": text})
-            case TextDelta(text=text) if text:
-                yield self._text(text)
+            case TextDelta(text=text, channel="reasoning"):
+                if text:
+                    yield self._delta({"reasoning_content": text})
+            case TextDelta(text=text, logprobs=tokens) if text or tokens:
+                yield self._text(text, tokens)
             case AudioDelta(samples=samples, sample_rate=rate) if samples.size:
                 first = {} if self._has_sound else {"sample_rate": rate}
                 self._has_sound = True
@@ -62,12 +64,16 @@ class ChunkWriter:
         if self._call.include_usage:
             yield {**self._chunk([]), "usage": usage_object(finished.usage)}
 
-    def _text(self, text: str) -> Json:
+    def _text(self, text: str, tokens: tuple[TokenLogprob, ...]) -> Json:
         """`content`, or the transcript of the audio that comes with it."""
-        if not self._call.wants_audio:
-            return self._delta({"content": text})
-        self._transcript.append(text)
-        return self._audio({"transcript": text})
+        if self._call.wants_audio:
+            self._transcript.append(text)
+            chunk = self._audio({"transcript": text})
+        else:
+            chunk = self._delta({"content": text})
+        if tokens:
+            chunk["choices"][0]["logprobs"] = logprobs_object(tokens)
+        return chunk
 
     def _audio(self, audio: Json) -> Json:
         if not self._has_named_audio:

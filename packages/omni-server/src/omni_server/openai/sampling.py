@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+import msgspec
+
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
 from omni_server.schema.chat import ChatBody, SamplingFields
@@ -18,7 +20,8 @@ MAX_STOP_STRINGS = 4
 
 def request_sampling(body: ChatBody) -> SamplingParams:
     """The top-level sampling fields; `max_completion_tokens` and `max_tokens` are one limit."""
-    return _to_params(body, _max_tokens(body), "")
+    params = _to_params(body, _max_tokens(body), "")
+    return msgspec.structs.replace(params, logprobs=_logprobs(body))
 
 
 def stage_sampling(body: ChatBody, stages: Iterable[str]) -> dict[str, SamplingParams]:
@@ -61,6 +64,14 @@ def _to_params(fields: SamplingFields, max_tokens: int | None, prefix: str) -> S
         stop_token_ids=stop_ids,
         ignore_eos=fields.ignore_eos,
     )
+
+
+def _logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    return None
 
 
 def _max_tokens(body: ChatBody) -> int | None:

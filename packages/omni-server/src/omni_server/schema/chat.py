@@ -23,6 +23,7 @@ TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=INT64_MAX)]
 Seed: TypeAlias = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 FramesPerSecond: TypeAlias = Annotated[float, Meta(gt=0)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
@@ -139,6 +140,8 @@ class ChatBody(SamplingFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_completion_tokens: PositiveInt | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
 
     images: list[str] | None = None
     audios: list[str] | None = None
@@ -157,8 +160,6 @@ class ChatBody(SamplingFields, kw_only=True):
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     response_format: Any = None
     reasoning_effort: Any = None
     verbosity: Any = None

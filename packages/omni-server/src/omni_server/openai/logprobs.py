@@ -1,0 +1,29 @@
+"""Log-probabilities of a reply as OpenAI writes them: `ChoiceLogprobs` of the openai package.
+
+Knows tokens as bytes. A token that ends inside a character shows U+FFFD as text; its `bytes` join
+with those of its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from omni_core.types import TokenLogprob, TopLogprob
+
+
+def logprobs_object(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
+    """`choices[].logprobs` for the tokens of a reply, or of a chunk of it."""
+    content = [
+        {**_token(token), "top_logprobs": [_token(other) for other in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    return {
+        "token": token.spelling.decode(errors="replace"),
+        "bytes": list(token.spelling) or None,
+        "logprob": token.logprob,
+    }
