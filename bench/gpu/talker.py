@@ -30,7 +30,8 @@ from omni_qwen3.code2wav.config import load_config as vocoder_config
 from omni_qwen3.code2wav.model import Code2Wav
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder
 from omni_qwen3.config import OmniConfig, load_config
-from omni_qwen3.talker import TalkerRunner, TalkerStage
+from omni_qwen3.talker import TalkerRunner
+from omni_qwen3.talker_stage import TalkerStage
 from results import Case, Report
 
 BATCHES: Final = (1, 8, 32)

@@ -1,7 +1,8 @@
-"""The talker_ar stage: Talker and code predictor together, from spoken text rows to codec frames.
+"""The Talker and the code predictor together, from spoken text rows to codec frames.
 
 Knows conditioning, codec codes and the feedback from one frame to the next. Knows nothing of
-batching, KV memory or how code 0 is sampled (the engine's), nor of audio.
+batching, KV memory or how code 0 is sampled (the engine's), nor of audio or of requests beyond
+their `TalkerInputs`.
 
 One frame is one engine step: the engine samples code 0, the predictor draws the other groups for
 all sequences at once, and the next input row is the sum of the frame's embeddings plus a text row.
@@ -10,31 +11,22 @@ all sequences at once, and the next input row is the sum of the frame's embeddin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import Batch, EngineRequest, KVSpec, Segment, StepOutput
+from omni_core.engine.base import Batch, KVSpec, Segment
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.engine.torch_engine.transfer import upload
-from omni_core.errors import RequestError
-from omni_core.scheduler.base import Outbox, Scheduler, Work
+from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank, build_bank
-from omni_core.types import (
-    CodecDelta,
-    FloatArray,
-    IntArray,
-    RequestParams,
-    SamplingParams,
-    Usage,
-)
+from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig, TalkerConfig, load_config
 from omni_qwen3.defaults import talker_defaults
 from omni_qwen3.model.decoder import Decoder, DecodeStep
@@ -42,15 +34,11 @@ from omni_qwen3.model.layers import ResizeMlp
 from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.payloads import Conditioning
 from omni_qwen3.preprocess.rope import rope_index
+from omni_qwen3.talker_stage import REPLY_ROWS, TalkerInputs, TalkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
-NAME = "talker_ar"
-VOCODER_TARGET = "code2wav"
 WEIGHTS = "talker."
 EMBEDDINGS = "thinker.model.embed_tokens.weight"
-REPLY_ROWS = 9
-"""Rows of the prompt after the user turns: three of the reply's head, four tts_pad, tts_bos and the
-first spoken token."""
 SPECIAL_CODES = 1024
 """The last ids of the Talker's vocabulary are no codes; of them only codec_eos may be sampled."""
 PREDICTOR_STREAM = 1
@@ -76,15 +64,6 @@ def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner
         runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks), bank)
         weights.finish()
     return runner
-
-
-@dataclass(frozen=True, slots=True)
-class TalkerInputs:
-    """`EngineRequest.inputs` of this stage."""
-
-    conditioning: Conditioning
-    speaker_id: int
-    """Codec token of the voice."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,14 +120,7 @@ class TalkerRunner:
         self.config = talker
         self._tts_pad_token_id = config.tts_pad_token_id
         self._project_text, self._project_hidden = (
-            ResizeMlp.load(
-                weights,
-                f"talker.{source}_projection.",
-                talker.thinker_hidden_size,
-                decoder.intermediate_size,
-                decoder.hidden_size,
-            )
-            for source in ("text", "hidden")
+            _projection(weights, source, talker) for source in ("text", "hidden")
         )
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
@@ -160,9 +132,7 @@ class TalkerRunner:
         )
         self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
         marks = self._project_text(tts_marks.to(self.device, self.dtype))
-        self._tts_bos: torch.Tensor = marks[0]
-        self._tts_eos: torch.Tensor = marks[1]
-        self._tts_pad: torch.Tensor = marks[2]
+        self._tts_bos, self._tts_eos, self._tts_pad = marks.unbind()
 
     def prepare(self, rows: int) -> None:
         """Make room for the newest frame of every row: the sum of its codes' embeddings, which is
@@ -339,6 +309,17 @@ class TalkerRunner:
         return torch.from_numpy(np.stack(draws)).to(self.device)
 
 
+def _projection(weights: Weights, source: str, config: TalkerConfig) -> ResizeMlp:
+    """From Thinker space: of embeddings ("text") or of `accept_hidden_layer` states ("hidden")."""
+    return ResizeMlp.load(
+        weights,
+        f"talker.{source}_projection.",
+        config.thinker_hidden_size,
+        config.decoder.intermediate_size,
+        config.decoder.hidden_size,
+    )
+
+
 def _suppressed(config: TalkerConfig, device: torch.device) -> torch.Tensor:
     """Bool (vocab,): all special ids but codec_eos, as in transformers' `generate`."""
     mask = torch.zeros(config.decoder.vocab_size, dtype=torch.bool)
@@ -359,60 +340,3 @@ def _chunk(segment: Segment) -> tuple[torch.Tensor, FloatArray]:
     speech: _Speech = segment.seq.state
     part = slice(segment.start, segment.start + segment.count)
     return speech.rows[part], speech.positions[:, part]
-
-
-class TalkerStage:
-    """`ARStage`: `Conditioning` in, one codec frame per step to the vocoder."""
-
-    def __init__(self, config: TalkerConfig, defaults: SamplingParams) -> None:
-        self._config = config
-        self._defaults = defaults
-
-    def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
-        """See `ARStage`. RequestError if the voice is none of the checkpoint's speakers."""
-        given = cast(Conditioning, work.payload)
-        speaker_id = self._speaker(work.params.voice)
-        outbox.send(work.request_id, {}, target=VOCODER_TARGET)
-        if not given["speak"]:
-            outbox.stream_done(work.request_id)
-            outbox.done(work.request_id)
-            return None
-        return EngineRequest(
-            request_id=work.request_id,
-            prompt_len=len(given["user_ids"]) + REPLY_ROWS,
-            inputs=TalkerInputs(given, speaker_id),
-            params=work.params,
-            sampling=self._sampling(work.params),
-        )
-
-    def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
-        """See `ARStage`."""
-        request_id = request.request_id
-        if output.data is not None:
-            codes = output.data[:, None]
-            outbox.stream(request_id, codes, target=VOCODER_TARGET)
-            if request.params.return_codec:
-                outbox.emit(request_id, CodecDelta(codes=codes))
-        if output.finish_reason is not None:
-            outbox.stream_done(request_id)
-            outbox.done(request_id, Usage(audio_tokens=output.index))
-
-    def forget(self, request_id: str) -> None:
-        """Nothing is kept here."""
-
-    def _speaker(self, voice: str | None) -> int:
-        speakers = self._config.speakers
-        name = self._config.default_speaker if voice is None else voice.lower()
-        if name not in speakers:
-            raise RequestError(
-                f"voice {voice!r} is unknown; this checkpoint has {', '.join(speakers)}",
-                param="voice",
-            )
-        return speakers[name]
-
-    def _sampling(self, params: RequestParams) -> SamplingParams:
-        """The caller's parameters for this stage alone, but the request's seed."""
-        mine = params.sampling_for(NAME)
-        if mine.seed is None:
-            mine = msgspec.structs.replace(mine, seed=params.sampling.seed)
-        return mine.over(self._defaults)

@@ -66,12 +66,11 @@ class Code2Wav:
             width //= 2
         end = len(blocks) + 1
         last = CausalConv.load(weights, f"{PREFIX}decoder.{end + 1}.", width, 1, late=late)
-        table = (config.codebook_size * config.groups, hidden)
-        offsets = torch.arange(config.groups) * config.codebook_size
+        entries = config.codebook_size * config.groups
         return cls(
             config=config,
-            embeddings=weights.tensor(f"{PREFIX}code_embedding.weight", table),
-            offsets=offsets.to(weights.device),
+            embeddings=weights.tensor(f"{PREFIX}code_embedding.weight", (entries, hidden)),
+            offsets=torch.arange(0, entries, config.codebook_size, device=weights.device),
             positions=Positions.of(config, weights.device),
             layers=layers,
             norm=weights.tensor(f"{PREFIX}pre_transformer.norm.weight", (hidden,)),

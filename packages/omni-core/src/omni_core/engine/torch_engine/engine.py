@@ -90,9 +90,7 @@ class TorchEngine:
         )
         self._planner = Planner(self._residents, self._memory, self._sharing, config, runner.ready)
         self._flight: _Flight | None = None
-        self._steps = 0
-        self._lookahead_steps = 0
-        self._tokens = 0
+        self._steps = self._lookahead_steps = self._tokens = 0
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine`."""
