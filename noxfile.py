@@ -47,6 +47,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
+COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 QUIET_ENCODERS = {**ONE_THREAD, "SVT_LOG": "0"}
 
 
@@ -229,7 +230,7 @@ def parity(session: nox.Session) -> None:
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    everything = ("-m", "", "tests/test_parity_variants.py")
+    everything = ("-m", "", "tests/test_parity_variants.py", COMPILED_STEPS)
     session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
 
 
