@@ -288,3 +288,20 @@ def test_serving_processes_import_no_compiler() -> None:
     code = "import sys, omni_core.steps; print('torch._inductor' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o702])
+def test_no_library_is_taken_from_a_directory_that_others_can_write(
+    tmp_path: Path, mode: int
+) -> None:
+    _, spec, _ = scaled()
+    program, _ = describe(spec.program)
+    request = Request.of(program, [TensorDoc.of(t) for t in call()], spec.dynamic)
+    libraries = Libraries(tmp_path)
+    (tmp_path / f"{request.key()}.so").write_bytes(b"code")
+    assert libraries.find(request) is not None
+    tmp_path.chmod(mode)
+    with pytest.raises(StageError, match="others can write to .* OMNI_STEP_CACHE"):
+        libraries.find(request)
+    with pytest.raises(StageError, match="others can write"):
+        libraries.make(request)

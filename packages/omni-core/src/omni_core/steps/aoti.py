@@ -7,6 +7,7 @@ processes start fast and stay small.
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,10 @@ def cache_directory() -> Path:
 
 
 class Libraries:
-    """The compiled steps of this machine's user, by what they were made of."""
+    """The compiled steps of this machine's user, by what they were made of.
+
+    A library is code that will run here, so none is taken from a directory that others can write.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -46,12 +50,14 @@ class Libraries:
         path = self._path(request)
         if not path.exists():
             return None
+        self._check_owner()
         path.touch()  # the newest are kept
         return path
 
     def make(self, request: Request) -> Path:
         """Compile in another process and wait; StageError with its last line if that fails."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_owner()
         path = self._path(request)
         command = [sys.executable, "-m", "omni_core.steps.worker", str(path)]
         with subprocess.Popen(
@@ -67,6 +73,14 @@ class Libraries:
             raise StageError(last[0][-LAST_WORDS:])
         self._forget_old()
         return path
+
+    def _check_owner(self) -> None:
+        info = self._directory.stat()
+        if info.st_uid != os.getuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StageError(
+                f"others can write to {self._directory}, and what is in it would run here; "
+                f"chmod go-w it, or set {CACHE_VARIABLE} to a directory of your own"
+            )
 
     def _path(self, request: Request) -> Path:
         return self._directory / f"{request.key()}.so"
