@@ -301,7 +301,7 @@ def test_no_library_is_taken_from_a_directory_that_others_can_write(
     (tmp_path / f"{request.key()}.so").write_bytes(b"code")
     assert libraries.find(request) is not None
     tmp_path.chmod(mode)
-    with pytest.raises(StageError, match="others can write to .* OMNI_STEP_CACHE"):
+    with pytest.raises(StageError, match=r"others can write to .* OMNI_STEP_CACHE"):
         libraries.find(request)
     with pytest.raises(StageError, match="others can write"):
         libraries.make(request)
