@@ -154,21 +154,24 @@ def assert_fired(
     assert {name: grown[name] for name in served.variant.never if grown[name]} == {}
     if not served.variant.small_pool:  # rows of several requests in one step
         for stage in ("thinker", "talker_ar"):
-            assert grown[f"{stage}.tokens"] > 1.5 * grown[f"{stage}.steps"]
+            assert grown[f"{stage}.tokens"] > 1.1 * grown[f"{stage}.steps"]
+
+
+def silent_company(served: Served) -> list[Case]:
+    """Replies that are not spoken do not wait for the Talker: the Thinker runs out of memory."""
+    return LONG_TEXT * 4 if served.variant.small_pool else []
+
+
+def unspoken(case: Case) -> Request:
+    return with_params(request_for(case), modalities=("text",))
 
 
 async def test_sixteen_in_flight(served: Served) -> None:
     company = Company(served.pipeline, AT_ONCE)
     before = await counters(served.pipeline)
-    # Replies that are not spoken do not wait for the Talker: the Thinker runs out of memory.
-    silent = LONG_TEXT * 4 if served.variant.small_pool else []
+    silent = silent_company(served)
     spoken = [*CASES * 2, *(LONG_SPEECH * 3 if served.variant.small_pool else [])]
-    replies = await company.run(
-        [
-            *(with_params(request_for(case), modalities=("text",)) for case in silent),
-            *(request_for(case) for case in spoken),
-        ]
-    )
+    replies = await company.run([*map(unspoken, silent), *(request_for(case) for case in spoken)])
     for case, reply in zip(silent, replies, strict=False):
         check_text(case, reply)
     for case, reply in zip(spoken, replies[len(silent) :], strict=True):
@@ -318,8 +321,10 @@ async def test_a_seed_gives_the_same_ids_and_codes(
 ) -> None:
     greedy = [request_for(case) for case in SOME]
     mixed = [request for pair in zip(SAMPLED, greedy, strict=True) for request in pair]
+    silent = silent_company(served)
     before = await counters(served.pipeline)
-    replies = await Company(served.pipeline, AT_ONCE).run(mixed)
+    replies = await Company(served.pipeline, AT_ONCE).run([*map(unspoken, silent), *mixed])
+    replies = replies[len(silent) :]
     assert_same(replies[::2], sampled_alone)
     for case, reply in zip(SOME, replies[1::2], strict=True):
         check(case, reply)
