@@ -39,7 +39,16 @@ def live_server(
     @contextmanager
     def serving(checkpoint: str, *arguments: str) -> Iterator[httpx.Client]:
         log = tmp_path_factory.mktemp("server") / "log"
-        command = [sys.executable, "-m", "omni_server", "serve", "--model-path", checkpoint]
+        command = [
+            sys.executable,
+            "-m",
+            "omni_server",
+            "serve",
+            "--model-path",
+            checkpoint,
+            "--compile",
+            "off",
+        ]
         command += ["--port", "0", "--device", "cpu", "--dtype", "float32", *arguments]
         with (
             log.open("w") as errors,

@@ -154,7 +154,7 @@ def assert_fired(
     assert {name: grown[name] for name in served.variant.never if grown[name]} == {}
     if not served.variant.small_pool:  # rows of several requests in one step
         for stage in ("thinker", "talker_ar"):
-            assert grown[f"{stage}.tokens"] > 1.1 * grown[f"{stage}.steps"]
+            assert grown[f"{stage}.tokens"] > grown[f"{stage}.steps"]
 
 
 def silent_company(served: Served) -> list[Case]:
@@ -192,7 +192,8 @@ async def test_one_at_a_time(served: Served) -> None:
 async def quiet(tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
     """A pipeline where nothing but the request itself decides: to be asked one at a time."""
     overrides = options_of(VARIANTS["plain"], tiny_checkpoint)
-    async with Pipeline.load(tiny_checkpoint, device="cpu", overrides=overrides) as pipeline:
+    loaded = Pipeline.load(tiny_checkpoint, device="cpu", compile="off", overrides=overrides)
+    async with loaded as pipeline:
         yield pipeline
 
 
