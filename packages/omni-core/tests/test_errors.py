@@ -18,6 +18,7 @@ SENDABLE = [
     errors.StageDiedError,
     errors.NotReadyError,
     errors.OutOfMemoryError,
+    errors.RelayFullError,
     errors.PluginError,
     errors.ProtocolError,
 ]
@@ -36,12 +37,13 @@ def test_an_error_survives_the_wire(kind: type[OmniError]) -> None:
 
 
 def test_statuses_and_retryability() -> None:
-    statuses = [400, 400, 400, 404, 413, 500, 503, 503, 503, 500, 500]
+    statuses = [400, 400, 400, 404, 413, 500, 503, 503, 503, 503, 500, 500]
     assert [kind.status for kind in SENDABLE] == statuses
     assert [kind for kind in SENDABLE if kind.retryable] == [
         errors.StageDiedError,
         errors.NotReadyError,
         errors.OutOfMemoryError,
+        errors.RelayFullError,
     ]
 
 

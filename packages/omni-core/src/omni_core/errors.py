@@ -10,6 +10,7 @@ OmniError                      status  retryable
 ├── StageDiedError             503     yes   the process of a stage ended under the request
 ├── NotReadyError              503     yes   the pipeline is starting, degraded or closing
 ├── OutOfMemoryError           503     yes   a device's memory did not suffice for this request
+├── RelayFullError             503     yes   no room came in time to hand a tensor to a process
 ├── ConfigError                500     no    configuration; lists every problem it found
 ├── PluginError                500     no    a plugin failed to load or clashes with another
 └── ProtocolError              500     no    two processes speak different message versions
@@ -123,6 +124,14 @@ class OutOfMemoryError(OmniError):
     default_code = "out_of_memory"
 
 
+class RelayFullError(OmniError):
+    """The memory shared with another process stayed full; others, and the stage, go on."""
+
+    status = 503
+    retryable = True
+    default_code = "relay_full"
+
+
 class ConfigError(OmniError):
     """Configuration is wrong; `problems` lists all that was found, one sentence each."""
 
@@ -157,6 +166,7 @@ _KINDS: dict[str, type[OmniError]] = {
         StageDiedError,
         NotReadyError,
         OutOfMemoryError,
+        RelayFullError,
         PluginError,
         ProtocolError,
     )
