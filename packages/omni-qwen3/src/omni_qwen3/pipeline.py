@@ -152,7 +152,7 @@ QWEN3_OMNI = PipelineConfig(
         "thinker": "thinker",
         "decode": "thinker",
         "talker_ar": "talker",
-        "code2wav": "talker",
+        "code2wav": "code2wav",
     },
     build_tiny=Ref("omni_qwen3.tiny:build"),
     build_tiny_for={"text": Ref("omni_qwen3.tiny:build_text")},
