@@ -6,6 +6,11 @@ OmniError                      status  retryable
 │   ├── MediaError             400     no    code "invalid_media"
 │   ├── NotFoundError          404     no    code "model_not_found" and the like
 │   └── PayloadTooLargeError   413     no    code "payload_too_large"
+├── RequestCancelledError      499     no    somebody ended the request by its id
+├── SlowClientError            499     no    the client reads slower than the reply is made
+├── RateLimitError             429     yes   the client has its share of a full queue
+├── OverloadedError            503     yes   the queue is full
+├── DeadlineError              504     no    the request took longer than it may
 ├── StageError                 500     no    a stage failed on one request
 ├── StageDiedError             503     yes   the process of a stage ended under the request
 ├── NotReadyError              503     yes   the pipeline is starting, degraded or closing
@@ -42,11 +47,20 @@ class OmniError(Exception):
     retryable: bool = False
     default_code: str | None = None
 
-    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int = 1,
+    ) -> None:
+        """`retry_after_s` is how long to wait before a retry, if one can help."""
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
         self.param = param
+        self.retry_after_s = retry_after_s
 
     def info(self, stage: str | None = None) -> ErrorInfo:
         """Describe this error for the wire."""
@@ -92,6 +106,43 @@ class PayloadTooLargeError(RequestError):
 
     status = 413
     default_code = "payload_too_large"
+
+
+class RequestCancelledError(OmniError):
+    """Somebody ended the request by its id."""
+
+    status = 499
+    default_code = "cancelled"
+
+
+class SlowClientError(OmniError):
+    """More of the reply waits to be read than may."""
+
+    status = 499
+    default_code = "slow_client"
+
+
+class DeadlineError(OmniError):
+    """The request took longer than its caller or the server allows."""
+
+    status = 504
+    default_code = "deadline_exceeded"
+
+
+class RateLimitError(OmniError):
+    """The client has its share of a full queue waiting; another client would have got a place."""
+
+    status = 429
+    retryable = True
+    default_code = "rate_limit_exceeded"
+
+
+class OverloadedError(OmniError):
+    """As many requests run and wait as may."""
+
+    status = 503
+    retryable = True
+    default_code = "overloaded"
 
 
 class StageError(OmniError):
