@@ -35,7 +35,10 @@ CORE_LAYERS = (
 )
 
 #: Modules of core that may import torch, anywhere in the file; the others never do.
-TORCH_MODULES = ("engine/torch_engine/", "engine/base.py", "codec.py", "steps/")
+TORCH_MODULES = (
+    *("engine/torch_engine/", "engine/base.py", "codec.py", "steps/"),
+    *("relay/cuda_", "testing/cards.py"),
+)
 
 #: Distributions whose modules have another name.
 IMPORT_NAMES = {"pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
