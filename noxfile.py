@@ -242,6 +242,21 @@ def fuzz_media(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Do every kind of harm to a live server, to each of its processes."""
+    install(session, *NEEDS, tools=TEST_TOOLS)
+    session.run("pytest", "-m", "", "tests/faults", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Load, disconnects and kills for 10 minutes: nothing lost, nothing left; `-- --help`."""
+    install(session, *NEEDS)
+    environment = {**ONE_THREAD, "PYTHONPATH": str(ROOT / "tests" / "parity")}
+    session.run("python", "tests/faults/soak.py", *session.posargs, env=environment)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, formatting and file sizes."""
     session.install("-q", "-c", CONSTRAINTS, "ruff")

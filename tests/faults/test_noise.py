@@ -1,0 +1,23 @@
+"""What strangers say on our sockets ends nothing: it is dropped and counted."""
+
+from __future__ import annotations
+
+from caller import call
+from inject import send_malformed, send_noise
+from target import Target
+
+WORDS = "still here "
+BODY = {"messages": [{"role": "user", "content": WORDS}], "modalities": ["text", "audio"]}
+EARS = ("coordinator", "front", "voice")
+
+
+async def test_malformed_messages_and_noise_cost_nothing(echo_target: Target) -> None:
+    before = echo_target.processes()
+    for process in EARS:
+        send_noise(echo_target.run_dir, process)
+        send_malformed(echo_target.run_dir, process)
+    for stream in (True, False):
+        heard = await call(echo_target.url, {**BODY, "stream": stream})
+        assert (heard.status, heard.text, heard.done) == (200, WORDS, True), heard.error
+    assert echo_target.health()["status"] == "ready"
+    assert echo_target.processes() == before
