@@ -25,6 +25,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "vocoder": "incremental decoding beside one-shot decoding: time, error, memory",
     "speech": "speech and text over HTTP, beside another server",
     "gpu.talker": "speech of the published sizes on a card, weights of noise",
+    "gpu.relay": "tensors from process to process on a card, pooled and direct",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
 }
 
