@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from omni_core.codec import INLINE_LIMIT_BYTES, Codec
+from omni_core.codec import INLINE_LIMIT_BYTES, Codec, Refused, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import DataReady, Emit, StreamChunk, ToCoordinator, ToStage
 from omni_core.relay.local import unshare
@@ -123,7 +123,7 @@ def test_large_tensors_ride_in_shared_memory(shm: SharedMemory, tmp_path: Path, 
 def test_small_tensors_ride_inline(shm: SharedMemory, tmp_path: Path) -> None:
     codec = Codec(shm)
     frames = codec.encode(chunk([np.zeros(4), np.ones(INLINE_LIMIT_BYTES, np.uint8)]))
-    assert len(frames) == 3
+    assert len(frames) == 1
     assert list(tmp_path.iterdir()) == []
     assert codec.bytes_shared == 0
 
@@ -220,7 +220,9 @@ def test_a_hostile_tensor_is_a_protocol_error(ref: Any, shm: SharedMemory) -> No
     frames = frames_of(ref, b"\0" * 8)
     with pytest.raises(ProtocolError):
         Codec(shm).decode(frames, ToStage)
-    assert Codec(shm).request_of(frames) == "r#1"
+    [refused] = Codec(shm).decode_batch([batch(frames[:1]), *frames[1:]], ToStage)
+    assert isinstance(refused, Refused)
+    assert refused.request_id == "r#1"
 
 
 def test_a_true_reference_passes_the_same_way(shm: SharedMemory) -> None:
@@ -231,7 +233,6 @@ def test_a_true_reference_passes_the_same_way(shm: SharedMemory) -> None:
 @pytest.mark.parametrize(
     "frames",
     [
-        [],
         [b""],
         [b"\xc1"],
         [b"\0garbage"],
@@ -250,9 +251,9 @@ def test_undecodable_frames_are_a_protocol_error(frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("keep", range(0, 60, 7))
 def test_a_truncated_header_is_a_protocol_error(keep: int) -> None:
-    [header, tensor] = Codec().encode(chunk(np.arange(3)))
+    [header] = Codec().encode(chunk(np.arange(3)))
     with pytest.raises(ProtocolError):
-        Codec().decode([bytes(header)[:keep], tensor], ToStage)
+        Codec().decode([bytes(header)[:keep]], ToStage)
 
 
 def test_shared_memory_is_refused_by_a_process_without_it() -> None:
@@ -268,5 +269,21 @@ def test_an_event_without_an_array_is_a_protocol_error() -> None:
 
 
 def test_nobody_is_blamed_for_frames_without_a_request() -> None:
-    for frames in ([], [b""], [b"\xc1"], [msgspec.msgpack.encode({"request_id": 1})]):
-        assert Codec().request_of(frames) is None
+    for message in (b"\xc1", msgspec.msgpack.encode({"request_id": 1})):
+        [refused] = Codec().decode_batch([batch([message])], ToStage)
+        assert refused.request_id is None
+
+
+def test_a_bad_message_takes_its_own_place_only() -> None:
+    good, bad = msgspec.msgpack.encode(chunk(1)), msgspec.msgpack.encode({"request_id": "x"})
+    first, refused, last = Codec().decode_batch([batch([good, bad, good])], ToStage)
+    assert first == last == chunk(1)
+    assert isinstance(refused, Refused)
+    assert refused.request_id == "x"
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\xdd\xff\xff\xff\xff", batch([b"\x92\x01"])])
+def test_a_damaged_batch_is_one_refusal(frame: bytes) -> None:
+    [refused] = Codec().decode_batch([frame], ToStage)
+    assert isinstance(refused, Refused)
+    assert refused.request_id is None

@@ -21,6 +21,7 @@ import zmq
 
 from omni_core import pipeline as pipeline_module
 from omni_core.addresses import COORDINATOR, address, segments
+from omni_core.codec import batch
 from omni_core.config import Layout
 from omni_core.coordinator import runtime as runtime_module
 from omni_core.coordinator.launcher import Launcher
@@ -86,7 +87,7 @@ GARBAGE = [
     [b""],
     [b"\xc1"],
     [b"\x91" * 10_000],
-    [msgspec.msgpack.encode({"type": "Setup", "version": "x"})],
+    [msgspec.msgpack.encode([{"type": "Setup", "version": "x"}])],
     [b"a", b"b", b"c"],
 ]
 EARS = [COORDINATOR, "front", "voice"]
@@ -101,7 +102,7 @@ async def test_garbage_on_any_socket_costs_nothing(pipeline: Pipeline) -> None:
     ]
     for process in EARS:
         with socket_to(pipeline, process) as line:
-            for frames in [*GARBAGE, *([encode(message)] for message in strange)]:
+            for frames in [*GARBAGE, *([batch([encode(message)])] for message in strange)]:
                 line.send_multipart(frames)
     assert await words_of(pipeline, "still here") == "still here "
     assert pipeline.health().status == "ready"
@@ -117,7 +118,7 @@ async def test_an_unreadable_event_fails_its_own_request(
     lost = msgspec.structs.replace(event, samples=msgspec.msgpack.Ext(1, b"?"))
     with socket_to(pipeline, COORDINATOR) as line:
         frame = msgspec.msgpack.encode(Emit(request_id=request_id, stage="voice", event=lost))
-        line.send_multipart([frame])
+        line.send(batch([frame]))
     with pytest.raises(ProtocolError, match="undecodable"), caplog.at_level(logging.CRITICAL):
         async for _ in stream:
             pass

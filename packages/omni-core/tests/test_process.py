@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import zmq
 
 from omni_core.addresses import COORDINATOR, address, segments
-from omni_core.codec import INLINE_LIMIT_BYTES, Codec
+from omni_core.codec import INLINE_LIMIT_BYTES, Codec, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import (
     Fail,
@@ -64,6 +65,12 @@ def setup(version: int = 1) -> Setup:
     return Setup(version=version, model_path="m", ar_engine="torch", stages=(DOC,), home={})
 
 
+def receive(process: StageProcess) -> None:
+    """Wait for something to arrive, and take it."""
+    while not process._receive():
+        assert select.select([process._ingress.descriptor], [], [], 5.0)[0]
+
+
 def posted(process: StageProcess) -> list[Any]:
     """What was sent to the coordinator since the last time."""
     assert isinstance(process._egress, RecordingEgress)
@@ -98,14 +105,13 @@ def test_a_message_for_no_stage_fails_its_request(process: StageProcess) -> None
 def test_a_lost_segment_fails_its_request(process: StageProcess, tmp_path: Path) -> None:
     sender = Codec(SharedMemory(segments(tmp_path)))
     large = np.zeros(INLINE_LIMIT_BYTES + 1, np.uint8)
-    frames = sender.encode(StreamChunk(request_id="r", source="a", target="x", data=large))
+    [header] = sender.encode(StreamChunk(request_id="r", source="a", target="x", data=large))
     for segment in segments(tmp_path).iterdir():
         segment.unlink()
     with zmq.Context() as context, context.socket(zmq.PUSH) as line:
         line.connect(address(tmp_path, "front"))
-        line.send_multipart(frames)
-        assert process._inbound.poll(5000)
-        process._receive()
+        line.send(batch([header]))
+        receive(process)
     [fail] = posted(process)
     assert fail.request_id == "r"
     assert "cannot be opened" in fail.error.message
@@ -116,11 +122,10 @@ def test_a_flood_of_input_is_taken_in_bursts(process: StageProcess, tmp_path: Pa
     with zmq.Context() as context, context.socket(zmq.PUSH) as line:
         line.connect(address(tmp_path, "front"))
         for _ in range(200):
-            line.send_multipart(Codec().encode(message))
+            line.send(batch(Codec().encode(message)))
         taken = []
         while sum(taken) < 200:
-            assert process._inbound.poll(5000)
-            process._receive()
+            receive(process)
             taken.append(len(posted(process)))
     assert max(taken) <= 64
 
@@ -143,6 +148,6 @@ def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_
         told = []
         while len(told) < 8:
             assert ear.poll(5000)
-            told.append(Codec().decode(ear.recv_multipart(), ToCoordinator))
+            told += Codec().decode_batch(ear.recv_multipart(), ToCoordinator)
     told.sort(key=lambda news: news.text)
     assert told == [Progress(stage="intake", text=str(n)) for n in range(8)]

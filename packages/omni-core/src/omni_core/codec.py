@@ -1,15 +1,19 @@
-"""Messages to ZMQ frames and back; tensors ride beside the header, never inside it.
+"""Messages to bytes and back, many in one ZMQ message; tensors ride inside, beside or elsewhere.
 
-A message is one msgpack header frame plus zero or more frames of raw tensor bytes. Each tensor in
-the header is an extension value that says where its bytes are: in a frame, or in a shared-memory
-segment if it is large. Knows encodings. Knows nothing of sockets or stages.
+A ZMQ message is one frame with msgpack messages, plus frames of raw tensor bytes that the last of
+them may have. Each tensor is an extension value that holds its bytes if they are few, or says where
+they are: in a frame, or in a shared-memory segment. Knows encodings. Knows nothing of sockets or
+stages.
 """
 
 from __future__ import annotations
 
 import mmap
+import struct
 import sys
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -23,6 +27,8 @@ from omni_core.relay.shm import SharedMemory
 Frame: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 _Kind: TypeAlias = Literal["numpy", "torch"]
 _TENSOR_EXT: Final = 1
+_ARRAY_32: Final = struct.Struct(">BI")
+"""msgpack's head of a list: 0xdd and its length."""
 INLINE_LIMIT_BYTES: Final = 16 * 1024
 """Larger tensors go through shared memory: about where two copies cost more than a mapping."""
 
@@ -35,80 +41,148 @@ class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     frame: int
-    """Index of the frame with the bytes; 0 if they are in `segment`."""
+    """Index of the frame with the bytes; 0 if they are in `segment` or `data`."""
     segment: str
+    data: bytearray | None = None
+    """The bytes themselves. Of a type that the reader may write to."""
 
 
 class _Address(msgspec.Struct):
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Bytes in the place of a message that are none. `request_id` is that of the request they were
+    about, if they say so."""
+
+    error: ProtocolError
+    request_id: str | None
+
+
 class Codec:
-    """Encoder and decoder of one process; `shm` None keeps everything inline."""
+    """Encoder and decoder of one process; `shm` None keeps everything out of shared memory.
+
+    Any thread may encode; one alone decodes.
+    """
 
     def __init__(self, shm: SharedMemory | None = None) -> None:
         self._shm = shm
+        self._threads = threading.local()
+        self._incoming = _Incoming(shm)
+        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+        self._splitter = msgspec.msgpack.Decoder(list[msgspec.Raw])
         self.bytes_inline = 0
         self.bytes_shared = 0
 
     def encode(self, message: AnyMessage) -> list[Frame]:
-        """Frames to send, header first; they share no memory with the message.
+        """The message, first, and the frames of its tensors; they share no memory with it.
 
         TypeError or OverflowError if it holds anything but plain data and tensors.
         """
-        outgoing = _Outgoing(self._shm)
         try:
-            header = msgspec.msgpack.Encoder(enc_hook=outgoing.place).encode(message)
-        except BaseException:
-            outgoing.discard()
-            raise
+            outgoing: _Outgoing = self._threads.outgoing
+        except AttributeError:
+            outgoing = self._threads.outgoing = _Outgoing(self._shm)
+        frames = outgoing.encode(message)
         self.bytes_inline += outgoing.bytes_inline
         self.bytes_shared += outgoing.bytes_shared
-        return [header, *outgoing.frames]
+        return frames
 
     def decode(self, frames: Sequence[Frame], kind: Any) -> Any:
-        """The message; ProtocolError if the frames are not one of `kind` (a union of messages)."""
-        incoming = _Incoming(self._shm, frames)
-        decoder = msgspec.msgpack.Decoder(kind, ext_hook=incoming.tensor, dec_hook=_expect_instance)
-        try:
-            return decoder.decode(frames[0])
-        except _UNREADABLE as exc:
-            raise ProtocolError(f"undecodable message: {exc}") from exc
+        """What `encode` was given; ProtocolError if the frames are not one of `kind` (a union of
+        messages)."""
+        self._incoming.frames = frames
+        return _decode(self._decoder(kind), frames[0])
 
-    def request_of(self, frames: Sequence[Frame]) -> str | None:
-        """The request a message that `decode` refused was about, if its header says so."""
+    def decode_batch(self, frames: Sequence[Frame], kind: Any) -> list[Any]:
+        """The messages of a `batch`, in order, each a `kind` or `Refused`."""
+        self._incoming.frames = frames
+        decoder = self._decoder(kind)
         try:
-            return msgspec.msgpack.decode(frames[0], type=_Address).request_id
-        except _UNREADABLE:
-            return None
+            messages: list[Any] = _decode(self._splitter, frames[0])
+        except ProtocolError as exc:
+            return [Refused(exc, None)]
+        for place, raw in enumerate(messages):
+            try:
+                messages[place] = _decode(decoder, raw)
+            except ProtocolError as exc:
+                messages[place] = Refused(exc, _request_of(raw))
+        return messages
+
+    def _decoder(self, kind: Any) -> msgspec.msgpack.Decoder[Any]:
+        decoder = self._decoders.get(kind)
+        if decoder is None:  # building one costs ten times what decoding a message does
+            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(
+                kind, ext_hook=self._incoming.tensor, dec_hook=_expect_instance
+            )
+        return decoder
+
+
+def batch(encoded: Sequence[Frame]) -> bytes:
+    """The first frame of a ZMQ message with all these messages; the frames of the last one's
+    tensors follow it, and the others have none."""
+    return b"".join((_ARRAY_32.pack(0xDD, len(encoded)), *encoded))
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: Frame) -> Any:
+    try:
+        return decoder.decode(data)
+    except _UNREADABLE as exc:
+        raise ProtocolError(f"undecodable message: {exc}") from exc
+
+
+def _request_of(raw: Frame) -> str | None:
+    try:
+        return msgspec.msgpack.decode(raw, type=_Address).request_id
+    except _UNREADABLE:
+        return None
 
 
 class _Outgoing:
-    """Places the tensors of one message."""
+    """Encodes messages, one after the other, and places the tensors of each."""
 
     def __init__(self, shm: SharedMemory | None) -> None:
         self._shm = shm
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._place)
         self._segments: list[str] = []
-        self.frames: list[Frame] = []
+        self._frames: list[Frame] = []
         self.bytes_inline = 0
         self.bytes_shared = 0
 
-    def place(self, value: object) -> msgspec.msgpack.Ext:
+    def encode(self, message: AnyMessage) -> list[Frame]:
+        """The message and its frames; the counts of bytes are then those of its tensors."""
+        self._segments, self._frames = [], []
+        self.bytes_inline = self.bytes_shared = 0
+        try:
+            header = self._encoder.encode(message)
+        except BaseException:
+            self._discard()
+            raise
+        frames, self._frames = self._frames, []
+        return [header, *frames]
+
+    def _place(self, value: object) -> msgspec.msgpack.Ext:
         """msgspec's enc_hook: called for every value that is not plain data."""
         kind, dtype, shape, data = _raw(value)
-        frame, segment = 0, ""
-        if self._shm is not None and data.nbytes > INLINE_LIMIT_BYTES:
-            segment = self._shm.write(data)
-            self._segments.append(segment)
-            self.bytes_shared += data.nbytes
-        else:
-            self.frames.append(bytes(data))  # the sender may reuse its buffer at once
-            frame = len(self.frames)
-            self.bytes_inline += data.nbytes
-        ref = _TensorRef(kind, dtype, shape, frame, segment)
+        ref = _TensorRef(kind, dtype, shape, *self._put(data))
         return msgspec.msgpack.Ext(_TENSOR_EXT, msgspec.msgpack.encode(ref))
 
-    def discard(self) -> None:
+    def _put(self, data: memoryview) -> tuple[int, str, bytearray | None]:
+        """Where the bytes are now; the sender may reuse its buffer at once."""
+        if data.nbytes <= INLINE_LIMIT_BYTES:
+            self.bytes_inline += data.nbytes
+            return 0, "", bytearray(data)
+        if self._shm is None:
+            self.bytes_inline += data.nbytes
+            self._frames.append(bytes(data))
+            return len(self._frames), "", None
+        segment = self._shm.write(data)
+        self._segments.append(segment)
+        self.bytes_shared += data.nbytes
+        return 0, segment, None
+
+    def _discard(self) -> None:
         """The message will not be sent."""
         if self._shm is not None:
             for segment in self._segments:
@@ -116,17 +190,19 @@ class _Outgoing:
 
 
 class _Incoming:
-    """Finds the tensors of one message."""
+    """Finds the tensors of messages."""
 
-    def __init__(self, shm: SharedMemory | None, frames: Sequence[Frame]) -> None:
+    def __init__(self, shm: SharedMemory | None) -> None:
         self._shm = shm
-        self._frames = frames
+        self._refs = msgspec.msgpack.Decoder(_TensorRef)
+        self.frames: Sequence[Frame] = ()
+        """Those that came with the messages now decoded."""
 
     def tensor(self, code: int, data: memoryview) -> Any:
         """msgspec's ext_hook."""
         if code != _TENSOR_EXT:
             raise ProtocolError(f"unknown extension {code}")
-        ref = msgspec.msgpack.decode(data, type=_TensorRef)
+        ref = self._refs.decode(data)
         payload = self._bytes(ref)
         try:
             return _rebuild(ref, payload)
@@ -134,11 +210,12 @@ class _Incoming:
             raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
 
     def _bytes(self, ref: _TensorRef) -> Frame:
+        if ref.data is not None:
+            return ref.data
         if ref.frame > 0:
-            if ref.frame >= len(self._frames):
+            if ref.frame >= len(self.frames):
                 raise ProtocolError(f"tensor frame {ref.frame} is missing")
-            # A copy: frames of a socket are read-only, and these are small.
-            return bytearray(self._frames[ref.frame])
+            return bytearray(self.frames[ref.frame])  # a copy: frames of a socket are read-only
         if self._shm is None:
             raise ProtocolError("a tensor came by shared memory, which this process does not use")
         return self._shm.read(ref.segment)

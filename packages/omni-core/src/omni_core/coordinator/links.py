@@ -11,92 +11,57 @@ from typing import Final
 
 import zmq
 
-from omni_core.addresses import COORDINATOR, address
-from omni_core.codec import Codec
-from omni_core.errors import ProtocolError
+from omni_core.addresses import COORDINATOR
+from omni_core.codec import Codec, Refused
 from omni_core.messages import ToCoordinator, ToStage
+from omni_core.stage.egress import Egress
+from omni_core.stage.ingress import Ingress
 
-_BURST_MESSAGES: Final = 256
-"""Taken in one turn of the event loop, so that a flood of news does not hold up everything else."""
 _LINGER_MS: Final = 200
-
-
-class BadMessageError(ProtocolError):
-    """Undecodable frames; `request_id` is that of the request they were about, if they say so."""
-
-    def __init__(self, message: str, request_id: str | None) -> None:
-        super().__init__(message)
-        self.request_id = request_id
 
 
 class CoordinatorLinks:
     """Sends never wait; receives are awaited, all that has arrived at once, in order.
 
-    The inbound socket is read when its descriptor says so and then until it is empty: a task that
-    waits for each message by itself costs several times what the message does.
+    What one round of the event loop sends to the same process leaves together, at its end.
     """
 
     def __init__(self, run_dir: Path, codec: Codec) -> None:
-        self._run_dir = run_dir
-        self._codec = codec
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbound = self._context.socket(zmq.PULL)
-        self._inbound.bind(address(run_dir, COORDINATOR))
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._context.setsockopt(zmq.LINGER, _LINGER_MS)
+        self._ingress = Ingress(self._context, run_dir, COORDINATOR, codec, ToCoordinator)
+        self._egress = Egress(self._context, run_dir, codec)
+        self._flush_is_due = False
+        self._news: asyncio.Event | None = None
 
     def send(self, process: str, message: ToStage) -> None:
         """Queue a message; the queue is ZMQ's and unbounded, since control messages are small."""
-        self._socket(process).send_multipart(self._codec.encode(message), copy=False)
+        self._egress.post(process, message)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    async def receive(self) -> list[ToCoordinator | BadMessageError]:
+    def forget(self, process: str) -> None:
+        """A process is gone: drop what it has not taken."""
+        self._egress.forget(process)
+
+    async def receive(self) -> list[ToCoordinator | Refused]:
         """What the stages have sent, at least one message; a bad one takes its own place only."""
-        while not (messages := self._arrived()):
-            await self._readable()
+        if self._news is None:
+            self._news = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._ingress.descriptor, self._news.set)
+        while not (messages := self._ingress.read()):
+            self._news.clear()
+            await self._news.wait()
         return messages
-
-    def _arrived(self) -> list[ToCoordinator | BadMessageError]:
-        messages: list[ToCoordinator | BadMessageError] = []
-        while len(messages) < _BURST_MESSAGES:
-            try:
-                frames = self._inbound.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            messages.append(self._read(frames))
-        return messages
-
-    def _read(self, frames: list[bytes]) -> ToCoordinator | BadMessageError:
-        try:
-            message: ToCoordinator = self._codec.decode(frames, ToCoordinator)
-        except ProtocolError as exc:
-            return BadMessageError(exc.message, self._codec.request_of(frames))
-        return message
-
-    async def _readable(self) -> None:
-        """Wait for news of the socket. Its descriptor tells of changes only: it must have been
-        read until it was empty."""
-        loop = asyncio.get_running_loop()
-        changed = loop.create_future()
-        descriptor = self._inbound.getsockopt(zmq.FD)
-        assert isinstance(descriptor, int)
-        loop.add_reader(descriptor, _settle, changed)
-        try:
-            await changed
-        finally:
-            loop.remove_reader(descriptor)
 
     def close(self) -> None:
         """Close every socket; what is still queued has a moment to leave."""
+        if self._news is not None:
+            asyncio.get_running_loop().remove_reader(self._ingress.descriptor)
+        self._egress.close()
         self._context.destroy(linger=_LINGER_MS)
 
-    def _socket(self, process: str) -> zmq.Socket[bytes]:
-        if process not in self._peers:
-            outbound = self._context.socket(zmq.PUSH)
-            outbound.setsockopt(zmq.SNDHWM, 0)
-            outbound.connect(address(self._run_dir, process))
-            self._peers[process] = outbound
-        return self._peers[process]
-
-
-def _settle(changed: asyncio.Future[None]) -> None:
-    if not changed.done():
-        changed.set_result(None)
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._egress.flush()

@@ -17,11 +17,11 @@ from typing import Final, Literal, TypeAlias, assert_never
 import msgspec
 
 from omni_core.addresses import segments
-from omni_core.codec import Codec
+from omni_core.codec import Codec, Refused
 from omni_core.config import to_doc
 from omni_core.coordinator.coordinator import Coordinator, StageState
 from omni_core.coordinator.launcher import Launcher
-from omni_core.coordinator.links import BadMessageError, CoordinatorLinks
+from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.devices import stage_device
 from omni_core.errors import ConfigError, NotReadyError, ProtocolError, StageError
 from omni_core.graph import process_of, served
@@ -211,16 +211,16 @@ class Runtime:
     async def _receive(self) -> None:
         while True:
             for message in await self._links.receive():
-                if isinstance(message, BadMessageError):
+                if isinstance(message, Refused):
                     self._refuse(message)
                 else:
                     self._dispatch(message)
             await asyncio.sleep(0)  # more may be there at once: those whom the news is for first
 
-    def _refuse(self, error: BadMessageError) -> None:
-        log.error("%s", error)
-        if error.request_id is not None:
-            self.coordinator.fail_request(error.request_id, error)
+    def _refuse(self, refused: Refused) -> None:
+        log.error("%s", refused.error)
+        if refused.request_id is not None:
+            self.coordinator.fail_request(refused.request_id, refused.error)
 
     def _dispatch(self, message: ToCoordinator) -> None:
         match message:

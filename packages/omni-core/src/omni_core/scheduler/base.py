@@ -6,6 +6,7 @@ Knows requests and payloads. Knows nothing of sockets, processes or models.
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -55,9 +56,13 @@ InboxItem: TypeAlias = Work | Chunk | ChunksDone | Abort | Close
 
 
 class Inbox:
-    """Thread-safe queue of items for one stage."""
+    """Thread-safe queue of items for one stage.
 
-    def __init__(self) -> None:
+    To look into it ends a turn of the stage's loop: what that turn handed to the outbox leaves.
+    """
+
+    def __init__(self, before_look: Callable[[], None] = lambda: None) -> None:
+        self._before_look = before_look
         self._queue: queue.SimpleQueue[InboxItem] = queue.SimpleQueue()
 
     def put(self, item: InboxItem) -> None:
@@ -66,6 +71,7 @@ class Inbox:
 
     def get(self, timeout_s: float | None = None) -> InboxItem | None:
         """Wait for the next item; None once `timeout_s` has passed."""
+        self._before_look()
         try:
             return self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -73,8 +79,11 @@ class Inbox:
 
     def drain(self, *, block: bool, timeout_s: float | None = None) -> list[InboxItem]:
         """All that is there now; with `block`, at least one, unless `timeout_s` passes first."""
-        first = self.get(timeout_s) if block else None
-        items: list[InboxItem] = [] if first is None else [first]
+        items: list[InboxItem] = []
+        if not block:
+            self._before_look()
+        elif (first := self.get(timeout_s)) is not None:
+            items.append(first)
         while not self._queue.empty():
             items.append(self._queue.get_nowait())
         return items
@@ -112,7 +121,12 @@ class Outbox(Protocol):
 
 
 class Scheduler(Protocol):
-    """The loop of one stage; runs in a thread of its own."""
+    """The loop of one stage; runs in a thread of its own.
+
+    What this thread hands to the outbox leaves together, when it next looks into the inbox: a loop
+    that goes on to something long looks first (`drain(block=False)`). What other threads of the
+    stage hand over leaves at once.
+    """
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
         """Work until `Close` arrives, then free everything and return."""

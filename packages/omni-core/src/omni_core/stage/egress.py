@@ -1,25 +1,35 @@
-"""The ways out of a stage process: one socket for each process it sends to.
+"""The ways out of a process: one socket for each process it sends to.
 
 Knows encodings and sockets. Knows nothing of stages.
 
 Messages are sent by the thread that has them, under a lock: handing them to another thread costs a
-stage's loop two changes of the interpreter's owner for each.
+stage's loop two changes of the interpreter's owner for each. What one turn of a loop has for the
+same process leaves as one ZMQ message, which costs both sides little more than one of them would.
 """
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Final
 
 import zmq
 
 from omni_core.addresses import address
-from omni_core.codec import Codec
+from omni_core.codec import Codec, Frame, batch
 from omni_core.messages import ToCoordinator, ToStage
+
+_BATCH_MESSAGES: Final = 64
+_BATCH_BYTES: Final = 128 * 1024
+"""A batch that is as large as this does not wait for the end of a turn."""
 
 
 class Egress:
-    """Sends from any thread, never waits; messages of one thread to one peer keep their order."""
+    """Sends from any thread, never waits; messages of one thread to one peer keep their order.
+
+    A thread that has once called `flush` works in turns: what it posts from then on leaves with its
+    next `flush`. What any other thread posts leaves at once.
+    """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], run_dir: Path, codec: Codec
@@ -28,7 +38,10 @@ class Egress:
         self._run_dir = run_dir
         self._codec = codec
         self._lock = threading.Lock()
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._lines: dict[str, _Line] = {}
+        self._loaded: dict[_Line, None] = {}
+        """Those that hold messages back, in the order in which these were posted."""
+        self._in_turns: set[int] = set()
         self._closed = False
 
     def post(self, peer: str, message: ToCoordinator | ToStage) -> None:
@@ -36,20 +49,78 @@ class Egress:
         closed: a thread that outlives the loop has nobody to talk to."""
         frames = self._codec.encode(message)
         with self._lock:
-            if not self._closed:
-                self._socket(peer).send_multipart(frames, copy=False)
+            if self._closed:
+                return
+            line = self._lines.get(peer) or self._connect(peer)
+            if line.load(frames) or threading.get_ident() not in self._in_turns:
+                self._loaded.pop(line, None)
+                line.send()
+            else:
+                self._loaded[line] = None
+
+    def flush(self) -> None:
+        """Send what is held back; from now on, this thread works in turns."""
+        self._in_turns.add(threading.get_ident())
+        if self._loaded:
+            with self._lock:
+                self._send_all()
+
+    def forget(self, peer: str) -> None:
+        """A peer is gone: drop what it has not taken. Whoever comes in its place is met anew."""
+        with self._lock:
+            if line := self._lines.pop(peer, None):
+                self._loaded.pop(line, None)
+                line.close(linger_ms=0)
 
     def close(self) -> None:
-        """Send nothing more; what was sent leaves within the context's linger."""
+        """Send nothing more; what was posted leaves within the context's linger."""
         with self._lock:
+            self._send_all()
             self._closed = True
-            for peer in self._peers.values():
-                peer.close()
+            for line in self._lines.values():
+                line.close()
 
-    def _socket(self, peer: str) -> zmq.Socket[bytes]:
-        if peer not in self._peers:
-            outbound = self._context.socket(zmq.PUSH)
-            outbound.setsockopt(zmq.SNDHWM, 0)
-            outbound.connect(address(self._run_dir, peer))
-            self._peers[peer] = outbound
-        return self._peers[peer]
+    def _send_all(self) -> None:
+        for line in self._loaded:
+            line.send()
+        self._loaded.clear()
+
+    def _connect(self, peer: str) -> _Line:
+        outbound = self._context.socket(zmq.PUSH)
+        outbound.setsockopt(zmq.SNDHWM, 0)
+        outbound.connect(address(self._run_dir, peer))
+        line = self._lines[peer] = _Line(outbound)
+        return line
+
+
+class _Line:
+    """One socket, and the messages that leave together through it."""
+
+    def __init__(self, outbound: zmq.Socket[bytes]) -> None:
+        self._outbound = outbound
+        self._messages: list[Frame] = []
+        self._bytes = 0
+        self._frames: list[Frame] = []
+
+    def load(self, frames: list[Frame]) -> bool:
+        """Add a message and its frames; whether the batch must leave now."""
+        message, *self._frames = frames
+        self._messages.append(message)
+        self._bytes += len(message)
+        full = len(self._messages) >= _BATCH_MESSAGES or self._bytes >= _BATCH_BYTES
+        return full or bool(self._frames)  # only the last message of a batch may have frames
+
+    def send(self) -> None:
+        """Send what is loaded, if anything."""
+        if not self._messages:
+            return
+        header = batch(self._messages)
+        if self._frames:
+            self._outbound.send_multipart([header, *self._frames], copy=False)
+        else:
+            self._outbound.send(header)
+        self._messages, self._frames, self._bytes = [], [], 0
+
+    def close(self, linger_ms: int | None = None) -> None:
+        """Close the socket; None waits as long as its context does for what is on its way."""
+        self._outbound.close(linger_ms)

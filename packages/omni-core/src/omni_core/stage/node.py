@@ -46,7 +46,8 @@ class StageNode:
         self._doc = doc
         self._scheduler = scheduler
         self._on_crash = on_crash
-        self._inbox = Inbox()
+        self._inbox = Inbox(before_look=links.flush)
+        self._links = links
         self._outbox = StageOutbox(doc, links)
         self._wait_for_fn: Callable[[dict[str, Payload]], Collection[str] | None] | None = (
             Ref(doc.wait_for_fn).resolve() if doc.wait_for_fn else None
@@ -156,3 +157,5 @@ class StageNode:
         except Exception as exc:
             self._on_crash(self.name, as_omni_error(exc).info(self.name))
             raise
+        finally:
+            self._links.flush()

@@ -34,13 +34,19 @@ log = logging.getLogger("omni.stage")
 
 
 class Links(Protocol):
-    """Ways out of a stage; callable from any thread. Messages of one edge keep their order."""
+    """Ways out of a stage; callable from any thread. Messages of one edge keep their order.
+
+    A thread that calls `flush` works in turns: what it hands over leaves at its next `flush`.
+    """
 
     def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
         """To the target stage, in this process or another."""
 
     def report(self, message: Emit | Done | Fail) -> None:
         """To the coordinator."""
+
+    def flush(self) -> None:
+        """What this thread has handed over leaves now."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import sys
 import threading
@@ -18,8 +19,8 @@ from typing import Final, assert_never
 
 import zmq
 
-from omni_core.addresses import COORDINATOR, address, segments
-from omni_core.codec import Codec
+from omni_core.addresses import COORDINATOR, segments
+from omni_core.codec import Codec, Refused
 from omni_core.errors import ErrorInfo, ProtocolError
 from omni_core.messages import (
     PROTOCOL_VERSION,
@@ -45,6 +46,7 @@ from omni_core.relay.local import unshare
 from omni_core.relay.shm import SharedMemory, remove_tree
 from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
+from omni_core.stage.ingress import Ingress
 from omni_core.stage.node import StageNode
 
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
@@ -52,8 +54,6 @@ LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 _CLOSE_TIMEOUT_S: Final = 5.0
 _ORPHAN_GRACE_S: Final = 2.0
 _LINGER_MS: Final = 200
-_BURST_MESSAGES: Final = 64
-"""Taken in one turn of the loop, so that a flood of input does not hold up output."""
 
 log = logging.getLogger("omni.stage")
 
@@ -67,10 +67,10 @@ class StageProcess:
         self._codec = Codec(SharedMemory(segments(run_dir)))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._inbound = self._context.socket(zmq.PULL)
-        self._inbound.bind(address(run_dir, name))
+        self._ingress = Ingress(self._context, run_dir, name, self._codec, ToStage)
         self._egress = Egress(self._context, run_dir, self._codec)
         self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
         self._home: dict[str, str] = {}
@@ -80,18 +80,17 @@ class StageProcess:
 
     def run(self) -> int:
         """Serve until Shutdown, a crash, or the death of the parent; returns the exit code."""
-        poller = zmq.Poller()
-        poller.register(self._inbound, zmq.POLLIN)
-        poller.register(self._wake_read, zmq.POLLIN)
+        news = select.poll()
+        news.register(self._ingress.descriptor, select.POLLIN)
+        news.register(self._wake_read, select.POLLIN)
         threading.Thread(target=self._watch_parent, name="parent", daemon=True).start()
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
         self._egress.post(COORDINATOR, hello)
         while not self._stopping:
-            ready = dict(poller.poll())
-            if self._wake_read.fileno() in ready:
-                self._wake_read.recv(4096)
-            if self._inbound in ready:
-                self._receive()
+            if not self._receive():
+                news.poll()
+                with contextlib.suppress(BlockingIOError):  # it was not this that woke us
+                    self._wake_read.recv(4096)
         self._close()
         return self._exit_code
 
@@ -109,19 +108,21 @@ class StageProcess:
         """See `Links.report`."""
         self._egress.post(COORDINATOR, message)
 
+    def flush(self) -> None:
+        """See `Links.flush`."""
+        self._egress.flush()
+
     # -- the loop's verbs
 
-    def _receive(self) -> None:
-        for _ in range(_BURST_MESSAGES):
-            if not self._inbound.poll(0):
-                return
-            frames = [frame.buffer for frame in self._inbound.recv_multipart(copy=False)]
-            try:
-                message: ToStage = self._codec.decode(frames, ToStage)
-            except ProtocolError as exc:
-                self._refuse(self._codec.request_of(frames), exc)
+    def _receive(self) -> bool:
+        """Take what has arrived; False if nothing has."""
+        messages: list[ToStage | Refused] = self._ingress.read()
+        for message in messages:
+            if isinstance(message, Refused):
+                self._refuse(message.request_id, message.error)
             else:
                 self._dispatch(message)
+        return bool(messages)
 
     def _refuse(self, request_id: str | None, error: ProtocolError) -> None:
         """One bad message fails its own request, not the process."""

@@ -145,6 +145,9 @@ class RecordingLinks:
         """See `Links.report`."""
         self.reported.append(message)
 
+    def flush(self) -> None:
+        """See `Links.flush`; nothing is held back here."""
+
 
 class ScriptedEngine:
     """An `Engine` without a model: request by request, the tokens that its `inputs` list.
