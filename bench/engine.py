@@ -124,11 +124,12 @@ class Thinker:
         while engine.stats().tokens < batch * 2:  # admission and prefill are over
             engine.step()
         watch.away_s, steps = 0.0, 0
-        began = time.thread_time()
-        while engine.runnable() and engine.stats().running == batch:
-            engine.step()
-            steps += 1
-        return (time.thread_time() - began - watch.away_s) / steps * 1e3
+        with engine.session():  # as the stage's loop does
+            began = time.thread_time()
+            while engine.runnable():
+                assert len(engine.step()) == batch
+                steps += 1
+            return (time.thread_time() - began - watch.away_s) / steps * 1e3
 
     def first_tokens(self, rounds: int) -> tuple[Case, ...]:
         """When a short prompt has its first token: alone, and come behind a long one."""

@@ -8,8 +8,11 @@ The engine knows nothing of modalities; the runner knows nothing of batching pol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from omni_core.errors import OmniError
 from omni_core.types import FinishReason, IntArray, RequestParams, SamplingParams
@@ -80,8 +83,7 @@ class TokenLogprobs:
     the likeliest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutput:
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What one step made of one sequence."""
 
     request_id: str
@@ -146,6 +148,10 @@ class Engine(Protocol):
 
     capabilities: EngineCapabilities
 
+    def session(self) -> AbstractContextManager[object]:
+        """What the thread may hold around all its calls, which are then spared setting up for
+        themselves what the model wants."""
+
     def add(self, request: EngineRequest) -> None:
         """Queue a request. ContextLengthError if it can never fit, RequestError if its sampling
         parameters cannot be used; the engine keeps nothing of a refused request. ValueError if the
@@ -201,8 +207,7 @@ class Sequence:
         return self.computed < self.request.prompt_len + max(len(self.tokens) - 1, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """`count` consecutive rows of one sequence in a flat batch, from its row `start`.
 
     Row `prompt_len + i` is the input that follows sampled token i.
@@ -215,8 +220,7 @@ class Segment:
     """The last row is sampled from (False for a chunk that leaves rows for later)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The rows of one forward, flat: one row of each decoding sequence, then chunks of prompts."""
 
     segments: list[Segment]
@@ -253,8 +257,7 @@ class Attend(Protocol):
         """See `AttentionBatch`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionParts:
+class AttentionParts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Attention of decode rows as data, so that a runner can make it part of a compiled step."""
 
     build: Callable[..., Attend]

@@ -51,11 +51,12 @@ class OmniScheduler:
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
         """The main loop; sleeps only while the engine has nothing it can do, until something comes
         or the engine wants to go on."""
-        while self._receive(inbox, outbox):
-            if self._engine.runnable():
-                self._step(outbox)
-        for request_id in list(self._requests):
-            self._drop(request_id)
+        with self._engine.session():
+            while self._receive(inbox, outbox):
+                if self._engine.runnable():
+                    self._step(outbox)
+            for request_id in list(self._requests):
+                self._drop(request_id)
 
     def stats(self) -> dict[str, float]:
         """Engine occupancy beside the stage's own counters."""

@@ -198,6 +198,10 @@ class ScriptedEngine:
                 raise RequestFailedError(request_id, error)
         return [output for request_id in list(self._scripts) for output in self._next(request_id)]
 
+    def session(self) -> contextlib.AbstractContextManager[object]:
+        """See `Engine.session`."""
+        return contextlib.nullcontext()
+
     def abort(self, request_id: str) -> None:
         """See `Engine.abort`."""
         self.aborted.append(request_id)

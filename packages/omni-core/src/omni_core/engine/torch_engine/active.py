@@ -98,17 +98,21 @@ class ActiveSequence:
         """The row of the newest token."""
         return Segment(seq=self.seq, start=self.seq.computed, count=1, samples=True)
 
-    def judge(self, token: int) -> Verdict:
-        """Decide on the token just appended to `seq.tokens`."""
+    def take(self, token: int) -> Verdict:
+        """The host knows the oldest token in flight: keep it, and decide on it."""
+        tokens = self.seq.tokens
+        tokens.append(token)
+        self.in_flight -= 1
         if token in self.end_ids:
-            return Verdict(self._flush(), held=False, finish_reason="stop")
-        released, stopped = self.stops.push(token) if self.stops else ((token,), False)
+            return Verdict(self._flush(), False, "stop")
+        if self.stops is None:
+            return Verdict((token,), False, None if len(tokens) < self.max_tokens else "length")
+        released, stopped = self.stops.push(token)
         if stopped:
-            return Verdict(released, held=False, finish_reason="stop")
-        if len(self.seq.tokens) >= self.max_tokens:
-            return Verdict(released + self._flush(), held=False, finish_reason="length")
-        held = self.stops is not None and self.stops.holding
-        return Verdict(released, held=held, finish_reason=None)
+            return Verdict(released, False, "stop")
+        if len(tokens) >= self.max_tokens:
+            return Verdict(released + self._flush(), False, "length")
+        return Verdict(released, self.stops.holding, None)
 
     def _flush(self) -> tuple[int, ...]:
         return self.stops.flush() if self.stops else ()

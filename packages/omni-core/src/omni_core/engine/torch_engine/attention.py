@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,14 @@ from omni_core.engine.torch_engine.transfer import upload
 from omni_core.engine.torch_engine.varlen import VarlenAttention, reads_pages
 
 
-def attention(cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> AttentionBatch:
+class StepAttention(AttentionBatch, Protocol):
+    """`AttentionBatch` that goes on from step to step while the same sequences decode."""
+
+    def advance(self) -> None:
+        """Go to the next token of each sequence."""
+
+
+def attention(cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> StepAttention:
     """Attention of one step over segments in these rows, the segments of decode rows first."""
     if reads_pages(cache):
         return VarlenAttention(cache, segments, rows)
@@ -56,6 +64,10 @@ class DecodeAttention:
         scores = torch.baddbmm(self.mask, queries, kept_keys.mT, alpha=head_dim**-0.5)
         weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
         return torch.bmm(weights, kept_values).view(rows, heads, head_dim)
+
+
+DECODE_SIZES = ({0: "batch"}, {0: "batch"}, {0: "context"})
+"""What differs between steps in the tensors of `DecodePaging`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +137,22 @@ class _Span:
 
 
 class PagedAttention:
-    """`AttentionBatch` over copies of the contexts.
+    """`StepAttention` over copies of the contexts.
 
     The leading one-row segments attend together; every other segment attends by itself.
     """
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> None:
-        self._keys, self._values = cache.keys, cache.values
+        self._cache = cache
         self._decodes = sum(1 for _ in takewhile(lambda s: s.count == 1, segments))
-        self._parts: AttentionParts | None = None
+        starts = [segment.start for segment in segments[: self._decodes]]
+        self._longest = max(starts, default=-1) + 1
+        self._numbers = cache.numbers(self._longest)
+        self._paging = DecodePaging(cache.page_size)
+        self._tables = cache.decode_tables(list(rows[: self._decodes]), starts)
+        self._parts = self._decode_parts() if self._decodes else None
         self._decode: Attend | None = None
         self._spans: list[_Span] = []
-        if self._decodes:
-            starts = [segment.start for segment in segments[: self._decodes]]
-            self._parts = decode_parts(cache, starts, list(rows[: self._decodes]))
         first = self._decodes
         for segment, row in zip(segments[first:], rows[first:], strict=True):
             self._spans.append(_Span.of(cache, segment, row, first))
@@ -149,6 +163,12 @@ class PagedAttention:
         """See `AttentionBatch`."""
         return None if self._spans else self._parts
 
+    def advance(self) -> None:
+        """See `StepAttention`."""
+        self._tables.advance()
+        self._longest += 1
+        self._decode, self._parts = None, self._decode_parts()
+
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
@@ -157,22 +177,20 @@ class PagedAttention:
             self._decode = self._parts.attend()  # only here: a compiled step does without
         if self._decode is not None and not self._spans:
             return self._decode(layer, q, k, v)
-        keys, values = self._keys[layer], self._values[layer]
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
         out = [span.attend(keys, values, (q, k, v)) for span in self._spans]
         if self._decode is not None:
             first = slice(self._decodes)
             out.insert(0, self._decode(layer, q[first], k[first], v[first]))
         return out[0] if len(out) == 1 else torch.cat(out)
 
-
-def decode_parts(cache: KVCache, starts: list[int], rows: list[int]) -> AttentionParts:
-    """Decode rows at positions `starts` of the sequences in `rows`."""
-    # Whole pages: memory taken in a new size at every step would leave more and more gaps.
-    longest = cache.pages_for(max(starts) + 1) * cache.page_size
-    tokens = torch.arange(longest, device=cache.device)
-    return AttentionParts(
-        build=DecodePaging(cache.page_size),
-        tensors=(*cache.decode_tables(rows, starts), tokens),
-        dynamic=({0: "batch"}, {0: "batch"}, {0: "context"}),
-        pools=(*cache.keys, *cache.values),
-    )
+    def _decode_parts(self) -> AttentionParts:
+        if self._longest > len(self._numbers):
+            # Whole pages: memory of a new size at every step would leave more and more gaps.
+            self._numbers = self._cache.numbers(self._longest)
+        return AttentionParts(
+            build=self._paging,
+            tensors=(self._tables.positions, self._tables.pages, self._numbers),
+            dynamic=DECODE_SIZES,
+            pools=self._cache.pools,
+        )

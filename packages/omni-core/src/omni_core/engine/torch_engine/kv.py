@@ -6,8 +6,8 @@ of who holds a page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,6 +17,9 @@ from omni_core.errors import ConfigError
 
 PAGE_SIZE = 16
 """Tokens in a page, unless a cache is made with another size."""
+STEPS_AT_ONCE = 32
+"""Decode steps whose positions are made together: on a CPU, an operation that finds the caches full
+of a forward's data costs 25 us."""
 
 
 class PageAllocator:
@@ -55,14 +58,28 @@ class PageAllocator:
 
 
 @dataclass(slots=True, eq=False)
-class _DecodeRows:
-    """What `KVCache.decode_tables` gave last."""
+class DecodeTables:
+    """Where one row of each of some sequences lies, step after step."""
 
     rows: list[int]
-    positions: list[int]
-    on_device: torch.Tensor
-    """`positions`."""
+    positions: torch.Tensor
+    """Int64 (D,)."""
     pages: torch.Tensor
+    """Int64 (D, pages_per_row): their page tables, kept up to date in place."""
+    _coming: list[torch.Tensor] = field(default_factory=list)
+    """Positions of later steps, the next one's last."""
+
+    def advance(self) -> None:
+        """Go to the next token of each sequence."""
+        if not self._coming:
+            steps = torch.arange(STEPS_AT_ONCE, 0, -1, device=self.positions.device)
+            self._coming += (self.positions + steps[:, None]).unbind()
+        self.positions = self._coming.pop()
+
+    def map(self, places: Mapping[tuple[int, int], int]) -> None:
+        """Pages {(row, index): page} of any sequences are others now."""
+        place_of = {row: place for place, row in enumerate(self.rows)}
+        _write(self.pages, {(place_of[r], i): p for (r, i), p in places.items() if r in place_of})
 
 
 class KVCache:
@@ -97,37 +114,44 @@ class KVCache:
         shape = (total * page_size, spec.kv_heads, spec.head_dim)
         self.keys = [torch.empty(shape, device=device, dtype=dtype) for _ in range(spec.layers)]
         self.values = [torch.empty_like(keys) for keys in self.keys]
+        self.pools = (*self.keys, *self.values)
         self.pages = PageAllocator(total)
         self.tables = torch.zeros(rows, pages_per_row, dtype=torch.long, device=device)
-        self._decode_rows = _DecodeRows([], [], upload([], device), self.tables[:0])
+        self._decode_tables = DecodeTables([], upload([], device), self.tables[:0])
+        self._numbers = torch.arange(pages_per_row * page_size, device=device)
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_size)
 
+    def numbers(self, tokens: int) -> torch.Tensor:
+        """0, 1, ... for so many tokens and the rest of the last one's page, int64."""
+        return self._numbers[: self.pages_for(tokens) * self.page_size]
+
     def map(self, entries: Sequence[tuple[int, int, int]]) -> None:
         """Write (row, index, page) entries of the page tables; of equal places the last counts."""
         places = {(row, index): page for row, index, page in entries}
-        rows, indices = zip(*places, strict=True)
-        where = upload([rows, indices, tuple(places.values())], self.device)
-        self.tables[where[0], where[1]] = where[2]
-        self._decode_rows.rows = []
+        _write(self.tables, places)
+        self._decode_tables.map(places)
 
-    def decode_tables(
-        self, rows: list[int], positions: list[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions (D,) of one token each and page tables (D, pages_per_row) of the sequences in
-        `rows`, both int64. Mostly it is the step before, one token on: then little is made anew."""
-        last = self._decode_rows
-        if rows == last.rows and positions == [position + 1 for position in last.positions]:
-            last.positions, last.on_device = positions, last.on_device + 1
-        else:
-            where = upload([positions, rows], self.device)
-            pages = self.tables.index_select(0, where[1])
-            last = self._decode_rows = _DecodeRows(rows, positions, where[0], pages)
-        return last.on_device, last.pages
+    def decode_tables(self, rows: list[int], positions: list[int]) -> DecodeTables:
+        """Of tokens at `positions` of the sequences in `rows`; those given before change no more
+        when pages do."""
+        where = upload([positions, rows], self.device)
+        pages = self.tables.index_select(0, where[1])
+        self._decode_tables = DecodeTables(rows, where[0], pages)
+        return self._decode_tables
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Slots of tokens `positions` of the sequences in `rows`; int64, shapes broadcast."""
         pages = self.tables[rows, positions // self.page_size]
         return pages * self.page_size + positions % self.page_size
+
+
+def _write(table: torch.Tensor, places: Mapping[tuple[int, int], int]) -> None:
+    """Entries {(row, column): value} of an int64 table."""
+    if not places:
+        return
+    rows, columns = zip(*places, strict=True)
+    where = upload([rows, columns, tuple(places.values())], table.device)
+    table[where[0], where[1]] = where[2]

@@ -69,7 +69,7 @@ class KVMemory:
 
     def extend(self, held: SequencePages, rows: int) -> bool:
         """Take pages until `rows` rows fit; False, and nothing taken, if there are too few."""
-        if rows <= len(held.pages) * self._cache.page_size:
+        if rows <= self.room(held):
             return True
         count = self._cache.pages_for(rows) - len(held.pages)
         if count > self.available:
@@ -79,6 +79,10 @@ class KVMemory:
             self._cache.pages.give(self._tree.evict(missing))
         self._append(held, self._cache.pages.take(count))
         return True
+
+    def room(self, held: SequencePages) -> int:
+        """Rows that fit without another page."""
+        return len(held.pages) * self._cache.page_size
 
     def next_page(self, held: SequencePages) -> Node:
         """The node after which the next page of the sequence would be cached."""

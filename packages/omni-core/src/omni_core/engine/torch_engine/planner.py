@@ -32,6 +32,8 @@ class StepPlan:
     """Whose single rows come first."""
     prompts: list[ActiveSequence]
     """Whose chunks follow."""
+    goes_on: bool = False
+    """The rows are those of the step before, each one token on."""
 
     @property
     def sampled(self) -> list[ActiveSequence]:
@@ -60,6 +62,8 @@ class Planner:
         self._sharing = sharing
         self._config = config
         self._ready = ready
+        self._steady_steps = 0
+        """Steps that the residents' steady rows may still take as they are."""
         self.cut_prompts = 0
 
     def can_run(self) -> bool:
@@ -69,6 +73,9 @@ class Planner:
     def plan(self, *, ahead: bool = False) -> StepPlan:
         """The next step. With `ahead`, tokens are in flight: those that certainly end with theirs
         wait, and so does everybody if someone would have to be retracted."""
+        if self._goes_on(LOOKAHEAD_DECODES if ahead else 1):
+            steady = self._residents.steady
+            return StepPlan([a.decode_segment() for a in steady], steady, [], goes_on=True)
         decodes: list[ActiveSequence] = []
         in_prefill: list[ActiveSequence] = []
         for active in self._residents.running.values():
@@ -86,7 +93,29 @@ class Planner:
         segments = [a.decode_segment() for a in decodes]
         segments += [a.segment(chunks[a]) for a in prompts]
         self.cut_prompts += any(chunks[a] < a.prefill_rows for a in prompts)
+        self._residents.steady = decodes if len(decodes) == len(self._residents.running) else []
+        self._steady_steps = 0
         return StepPlan(segments, decodes, prompts)
+
+    def _goes_on(self, least: int) -> bool:
+        """Whether the next step's rows are the steady ones, of which there are at least so many."""
+        steady = self._residents.steady
+        if len(steady) < least or not all(self._ready(active.seq) for active in steady):
+            return False
+        if not self._steady_steps:
+            self._steady_steps = min(map(self._steps_without_a_plan, steady))
+        if not self._steady_steps:
+            return False
+        self._steady_steps -= 1
+        return True
+
+    def _steps_without_a_plan(self, active: ActiveSequence) -> int:
+        """Decode steps before a sequence lacks a page or has all its tokens. Takes a page for the
+        first of them."""
+        if active.kv is None or not self._memory.extend(active.kv, active.seq.computed + 1):
+            return 0
+        rows = self._memory.room(active.kv) - active.seq.computed
+        return min(rows, active.max_tokens - active.generated)
 
     def _chunks(self, in_prefill: list[ActiveSequence], room: int) -> dict[ActiveSequence, int]:
         """Prompt rows of this step. A prompt that begins as another one whose pages are under way

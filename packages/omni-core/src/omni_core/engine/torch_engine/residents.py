@@ -56,6 +56,9 @@ class Residents:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self.running: dict[str, ActiveSequence] = {}
         """The oldest first."""
+        self.steady: list[ActiveSequence] = []
+        """All that run, as long as nobody comes or goes and each only needs its decode row; the
+        planner fills it."""
         self.prompt_tokens = 0
         self.retractions = 0
 
@@ -166,6 +169,7 @@ class Residents:
             raise RequestFailedError(seq.request_id, exc) from exc
 
     def _enter(self, active: ActiveSequence) -> None:
+        self.steady = []
         active.kv = self._memory.open()
         active.seq.row = active.kv.row
         self._seat(active)
@@ -174,6 +178,7 @@ class Residents:
     def _leave(self, active: ActiveSequence) -> None:
         if active.kv is None:
             raise ValueError(f"request {active.seq.request_id!r} does not run")
+        self.steady = []
         self._sharing.publish(active)
         self._memory.close(active.kv)
         active.kv = None

@@ -101,45 +101,64 @@ class VarlenPaging:
 
 
 class VarlenAttention:
-    """`AttentionBatch` for one step of segments of any length."""
+    """`StepAttention` for segments of any length."""
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> None:
-        device, pools = cache.device, (*cache.keys, *cache.values)
-        counts = [segment.count for segment in segments]
-        starts, counted, where = upload([[s.start for s in segments], counts, rows], device)
-        pages = cache.tables.index_select(0, where)
+        starts, counts = [s.start for s in segments], [s.count for s in segments]
+        self._cache = cache
         self.parts: AttentionParts | None = None
-        if max(counts) == 1:
-            self.parts = AttentionParts(
-                build=VarlenPaging(cache.page_size),
-                tensors=(starts, pages),
-                dynamic=({0: "batch"}, {0: "batch"}),
-                pools=pools,
-            )
-            self._attend: Attend = self.parts.attend()
-            return
-        owner = torch.arange(len(counts), device=device).repeat_interleave(
-            counted, output_size=sum(counts)
-        )
-        row_ends = _ends(counted)
-        place = torch.arange(sum(counts), device=device) - row_ends[owner]
-        self._attend = SequenceAttention(
-            newest=cache.slots(where[owner], starts[owner] + place),
-            row_ends=row_ends,
-            lengths=(starts + counted).int(),
-            length_ends=_ends(starts + counted),
-            pages=pages.int(),
-            most_rows=max(counts),
-            page_size=cache.page_size,
-            keys=tuple(cache.keys),
-            values=tuple(cache.values),
-        )
+        self._attend: Attend | None = None
+        if max(counts) > 1:
+            self._attend = _ragged(cache, starts, counts, rows)
+        else:
+            self._tables = cache.decode_tables(list(rows), starts)
+            self.parts = self._decode_parts()
+
+    def advance(self) -> None:
+        """See `StepAttention`."""
+        self._tables.advance()
+        self._attend, self.parts = None, self._decode_parts()
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See `AttentionBatch`."""
+        if self._attend is None and self.parts is not None:
+            self._attend = self.parts.attend()  # only here: a captured step does without
+        assert self._attend is not None
         return self._attend(layer, q, k, v)
+
+    def _decode_parts(self) -> AttentionParts:
+        return AttentionParts(
+            build=VarlenPaging(self._cache.page_size),
+            tensors=(self._tables.positions, self._tables.pages),
+            dynamic=({0: "batch"}, {0: "batch"}),
+            pools=self._cache.pools,
+        )
+
+
+def _ragged(
+    cache: KVCache, starts: list[int], counts: list[int], rows: Sequence[int]
+) -> SequenceAttention:
+    """Attention of so many rows from `starts` of each sequence."""
+    device = cache.device
+    first, counted, where = upload([starts, counts, list(rows)], device)
+    owner = torch.arange(len(counts), device=device).repeat_interleave(
+        counted, output_size=sum(counts)
+    )
+    row_ends = _ends(counted)
+    place = torch.arange(sum(counts), device=device) - row_ends[owner]
+    return SequenceAttention(
+        newest=cache.slots(where[owner], first[owner] + place),
+        row_ends=row_ends,
+        lengths=(first + counted).int(),
+        length_ends=_ends(first + counted),
+        pages=cache.tables.index_select(0, where).int(),
+        most_rows=max(counts),
+        page_size=cache.page_size,
+        keys=tuple(cache.keys),
+        values=tuple(cache.values),
+    )
 
 
 def page_size_for(device: torch.device, dtype: torch.dtype, default: int) -> int:
