@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.fleet import Fleet
 from omni_core.errors import (
     ErrorInfo,
     MediaError,
@@ -47,10 +48,16 @@ class Desk:
 
     def __init__(self, *, ready: bool = True) -> None:
         self.sent: list[tuple[str, ToStage]] = []
-        self.coordinator = Coordinator(STAGES, "entry", self._send)
-        if ready:
-            for stage in STAGES:
-                self.coordinator.process_ready(stage.name)
+        self.fleet = Fleet(STAGES)
+        self.coordinator = Coordinator(STAGES, "entry", self.fleet, self._send)
+        for replica in self.fleet.replicas if ready else ():
+            replica.state = "ready"
+
+    def die(self, process: str, detail: str) -> None:
+        replica = self.fleet.find(process)
+        assert replica is not None
+        replica.state = "dead"
+        self.coordinator.process_died(process, detail)
 
     def _send(self, process: str, message: ToStage) -> None:
         self.sent.append((process, message))
@@ -113,7 +120,7 @@ def test_dones_in_any_order_finish_exactly_once() -> None:
 def test_a_text_request_needs_no_voice_and_ends_without_it() -> None:
     desk = Desk()
     active = desk.submit("text")
-    assert active.needed == {"entry", "image", "join", "think", "detok"}
+    assert set(active.pins) == {"entry", "image", "join", "think", "detok"}
     for stage, opened in SILENT.items():
         assert not active.ended
         desk.done(active, stage, opened=opened)
@@ -205,7 +212,7 @@ def test_ids_are_unique_though_names_are_not() -> None:
 def test_a_dead_process_fails_who_needs_it_and_nobody_else() -> None:
     desk = Desk()
     spoken, silent = desk.submit(), desk.submit("text")
-    desk.coordinator.process_died("voice", "exit code 3")
+    desk.die("voice", "exit code 3")
     [error] = events(spoken)
     assert isinstance(error, StageDiedError)
     assert "'voice' ended" in error.message
@@ -220,20 +227,19 @@ def test_a_dead_process_fails_who_needs_it_and_nobody_else() -> None:
 def test_a_process_that_dies_takes_all_its_stages_along() -> None:
     desk = Desk()
     active = desk.submit("text")
-    desk.coordinator.process_died("front", "exit code 1")
+    desk.die("front", "exit code 1")
     assert isinstance(events(active)[0], StageDiedError)
-    states = desk.coordinator.states
-    assert [name for name, state in states.items() if state == "dead"] == ["entry", "join"]
+    assert desk.fleet.down(OPENS) == ["entry", "join"]
     assert "front" not in desk.aborted()
 
 
 def test_requests_wait_until_the_stages_they_need_are_ready() -> None:
     desk = Desk(ready=False)
-    for name in ("entry", "image", "join", "think"):
-        desk.coordinator.process_ready(name)
+    for replica in desk.fleet.replicas:
+        replica.state = "starting" if replica.name == "detok" else "ready"
     with pytest.raises(NotReadyError, match="not ready: detok; retry"):
         desk.submit("text")
-    desk.coordinator.process_ready("detok")
+    desk.fleet.of_stage("detok")[0].state = "ready"
     desk.submit("text")
 
 
@@ -267,8 +273,6 @@ def test_one_request_can_be_failed_by_name() -> None:
 
 def test_strangers_change_nothing() -> None:
     desk = Desk()
-    desk.coordinator.process_ready("stranger")
-    assert set(desk.coordinator.states) == set(OPENS)
     error = ErrorInfo(kind="StageError", message="x")
     desk.coordinator.handle(Fail(request_id="nobody", stage="think", error=error))
     assert desk.sent == []

@@ -27,6 +27,7 @@ from omni_core.types import AudioDelta, CodecDelta, Payload, RequestParams, Text
 
 BOTH = RequestParams(modalities=("text", "audio"))
 TEXT = RequestParams(modalities=("text",))
+PINS = {"say": "mouth", "sing": "mouth.1"}
 
 
 # Callables that documents name. `HOOKS` lets each test say what they do.
@@ -86,7 +87,7 @@ def links() -> RecordingLinks:
 
 def outbox_of(links: RecordingLinks, params: RequestParams = BOTH, **fields: Any) -> StageOutbox:
     outbox = StageOutbox(doc(**fields), links)
-    outbox.begin("r", params)
+    outbox.begin("r", params, PINS)
     return outbox
 
 
@@ -106,6 +107,7 @@ def test_send_goes_to_every_next_and_done_names_them(links: RecordingLinks) -> N
     outbox.send("r", {"x": 1})
     outbox.done("r", Usage(text_tokens=3))
     assert targets(links) == ["say", "sing"]
+    assert links.processes == ["mouth", "mouth.1"]
     assert {m.source for m in links.delivered} == {"mid"}
     assert [m.payload for m in links.delivered if isinstance(m, DataReady)] == [{"x": 1}] * 2
     [done] = links.reported
@@ -313,6 +315,7 @@ class Bench:
                 target="mid",
                 params=BOTH,
                 payload={} if payload is None else payload,
+                pins=PINS,
             )
         )
 

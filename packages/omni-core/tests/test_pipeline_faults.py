@@ -6,12 +6,10 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,18 +17,18 @@ import numpy as np
 import pytest
 import zmq
 
-from omni_core import pipeline as pipeline_module
 from omni_core.addresses import COORDINATOR, address, segments
 from omni_core.codec import batch
 from omni_core.config import Layout
 from omni_core.coordinator import runtime as runtime_module
-from omni_core.coordinator.launcher import Launcher
+from omni_core.coordinator import supervisor as supervisor_module
+from omni_core.coordinator.launcher import Child
 from omni_core.coordinator.runtime import Runtime
-from omni_core.errors import NotReadyError, ProtocolError, StageDiedError
+from omni_core.errors import NotReadyError, ProtocolError, StageError
 from omni_core.messages import DataReady, Emit, Hello, StreamDone
 from omni_core.pipeline import Pipeline
 from omni_core.relay import shm
-from omni_core.specs import Ref
+from omni_core.specs import Ref, StageConfig
 from omni_core.testing import echo
 from omni_core.types import (
     AudioDelta,
@@ -230,6 +228,12 @@ async def test_an_impatient_owner_leaves_nothing_behind(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
 
 
+def stuck(stage: StageConfig, path: Path) -> StageConfig:
+    """The stage with a factory that never comes back and never lets another thread run."""
+    (path / "stuck.py").write_text("import re\n\ndef build(ctx): re.match('(a*)*b', 'a' * 60)\n")
+    return replace(stage, factory=Ref("stuck:build"), env={"PYTHONPATH": str(path)})
+
+
 async def test_start_up_that_is_given_up_waits_for_no_factory(tmp_path: Path) -> None:
     building = asyncio.Event()
 
@@ -238,8 +242,7 @@ async def test_start_up_that_is_given_up_waits_for_no_factory(tmp_path: Path) ->
             building.set()
 
     plan = load(tmp_path)._plan
-    stuck = Ref("builtins:input")  # waits for a line that nobody types
-    stages = tuple(replace(s, factory=stuck) if s.name == "voice" else s for s in plan.stages)
+    stages = tuple(stuck(s, tmp_path) if s.name == "voice" else s for s in plan.stages)
     runtime = Runtime(replace(plan, stages=stages), note)
     starting = asyncio.create_task(runtime.start())
     await building.wait()
@@ -256,10 +259,10 @@ async def test_start_up_that_is_given_up_waits_for_no_factory(tmp_path: Path) ->
 async def test_a_stage_that_ends_on_the_warm_up_request_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(pipeline_module, "_WARM_UP_TEXT", word)
+    monkeypatch.setattr(supervisor_module, "_WARM_UP_TEXT", word)
     pipeline = load(tmp_path)
-    told = "writer: RuntimeError: asked to crash" if word.startswith("crash") else "exit code 3"
-    with pytest.raises(StageDiedError, match=told):
+    told = "writer: RuntimeError: asked to crash" if word.startswith("crash") else "with code 3"
+    with pytest.raises(StageError, match=told):
         async with pipeline:
             pass
     assert not runtime_of(pipeline).run_dir.exists()
@@ -279,13 +282,13 @@ async def test_a_runtime_that_cannot_be_made_leaves_no_directory(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-async def test_output_without_line_ends_never_blocks_a_child() -> None:
-    reader = asyncio.StreamReader()
-    launcher = Launcher(Path(), lambda name, code, output: None)
-    launcher._tails["talk"] = tail = deque()
-    reader.feed_data(b"10%\r20%\r\n\n" + b"x" * 200_000 + b"\nlast \xff words")
-    reader.feed_eof()
-    await launcher._read_output("talk", SimpleNamespace(stdout=reader))  # type: ignore[arg-type]
-    assert list(tail)[:2] == ["10%", "20%"]
-    assert sum(line.count("x") for line in tail) == 200_000
-    assert tail[-1] == "last \ufffd words"
+def test_output_without_line_ends_is_told_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
+    child = Child("talk", lambda child: None)
+    with caplog.at_level(logging.INFO):
+        for data in (b"10%\r20%\r\n\n", *[b"x" * 50_000] * 4, b"\nlast \xff ", b"words"):
+            child.pipe_data_received(1, data)
+        child.pipe_connection_lost(1, None)
+    told = [record.getMessage().removeprefix("[talk] ") for record in caplog.records]
+    assert told[:2] == ["10%", "20%"]
+    assert sum(line.count("x") for line in told) == 200_000
+    assert told[-1] == "last \ufffd words"

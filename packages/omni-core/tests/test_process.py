@@ -62,7 +62,7 @@ def process(tmp_path: Path) -> Iterator[StageProcess]:
 
 
 def setup(version: int = 1) -> Setup:
-    return Setup(version=version, model_path="m", ar_engine="torch", stages=(DOC,), home={})
+    return Setup(version=version, model_path="m", ar_engine="torch", stages=(DOC,))
 
 
 def receive(process: StageProcess) -> None:
@@ -150,4 +150,4 @@ def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_
             assert ear.poll(5000)
             told += Codec().decode_batch(ear.recv_multipart(), ToCoordinator)
     told.sort(key=lambda news: news.text)
-    assert told == [Progress(stage="intake", text=str(n)) for n in range(8)]
+    assert told == [Progress(process="front", stage="intake", text=str(n)) for n in range(8)]

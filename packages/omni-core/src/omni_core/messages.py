@@ -57,13 +57,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     compile: str = "off"
     stages: tuple[StageDoc, ...]
     """Those of this process, to be built in this order."""
-    home: dict[str, str]
-    """{stage: process} of the whole pipeline."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Start-up news of one stage."""
 
+    process: str
     stage: str
     text: str
 
@@ -71,6 +70,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The stage is built and its loop runs."""
 
+    process: str
     stage: str
 
 
@@ -82,6 +82,8 @@ class DataReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     target: str
     params: RequestParams
     payload: Any
+    pins: dict[str, str] = {}
+    """{stage: process} of the stages the request can visit, for all its life."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -141,6 +143,19 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: str
 
 
+class PeerDied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A process has ended: drop what was meant for it. Its successor has another name."""
+
+    process: str
+
+
+class Released(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A stage holds nothing of an aborted request any more."""
+
+    request_id: str
+    stage: str
+
+
 class StatsQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask for the counters of every stage of the process."""
 
@@ -168,7 +183,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ToStage: TypeAlias = (
-    Setup | DataReady | StreamChunk | StreamDone | AbortRequest | StatsQuery | Shutdown
+    Setup | DataReady | StreamChunk | StreamDone | AbortRequest | PeerDied | StatsQuery | Shutdown
 )
-ToCoordinator: TypeAlias = Hello | Progress | Ready | Emit | Done | Fail | StatsReply | Crash
+ToCoordinator: TypeAlias = Hello | Progress | Ready | Emit | Done | Fail | Released | StatsReply | Crash
 AnyMessage: TypeAlias = ToStage | ToCoordinator

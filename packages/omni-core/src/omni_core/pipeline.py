@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from omni_core import devices
 from omni_core.config import (
@@ -22,27 +21,33 @@ from omni_core.config import (
     checkpoint_path,
     resolve,
 )
-from omni_core.coordinator.runtime import Health, Plan, Runtime, StageHealth
-from omni_core.errors import NotReadyError
+from omni_core.coordinator.aborts import Observer, Silent
+from omni_core.coordinator.admission import AdmissionLimits, Occupancy
+from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
+from omni_core.coordinator.plan import Plan
+from omni_core.coordinator.runtime import Runtime
+from omni_core.errors import NotReadyError, OmniError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
 from omni_core.specs import ModelInfo, PipelineConfig, Ref
 from omni_core.types import (
     Event,
     Finished,
-    Message,
     Modality,
     Request,
-    RequestParams,
-    SamplingParams,
-    TextPart,
 )
 
-__all__ = ["Health", "Pipeline", "StageHealth"]
+__all__ = [
+    "AdmissionLimits",
+    "Health",
+    "Observer",
+    "Occupancy",
+    "Pipeline",
+    "ReplicaHealth",
+    "StageHealth",
+]
 
 log = logging.getLogger("omni.pipeline")
-
-_WARM_UP_TEXT: Final = "Hello"
 
 
 class Pipeline:
@@ -61,8 +66,12 @@ class Pipeline:
         resolved: Resolved,
         info: ModelInfo,
         on_progress: Callable[[str, str], None] | None = None,
+        limits: AdmissionLimits | None = None,
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
+        self.observer: Observer = Silent()
+        """Told as it happens what `stats` does not tell; to be set before the pipeline is
+        entered."""
         self.name = resolved.pipeline.name
         self.variant = resolved.settings["variant"].value
         self.info = info
@@ -72,6 +81,7 @@ class Pipeline:
         )
         self._plan = plan
         self._on_progress = on_progress or (lambda stage, text: None)
+        self._limits = limits
         self._runtime: Runtime | None = None
 
     @classmethod
@@ -89,12 +99,14 @@ class Pipeline:
         config: ConfigFile | None = None,
         on_progress: Callable[[str, str], None] | None = None,
         plugins: Plugins | None = None,
+        limits: AdmissionLimits | None = None,
     ) -> Pipeline:
         """Find the pipeline for a checkpoint and check its configuration; starts nothing yet.
 
         `config` is a configuration file; what is given beside it counts more. `overrides` maps
         "stage.field" to its value as written on a command line. `on_progress` is called with
         (stage, what it is doing) during start-up. `plugins` are those discovered if not given.
+        `limits` say how many requests may be there at once.
         Raises a ConfigError that lists every problem.
         """
         flags = {"variant": variant, "device": device, "dtype": dtype}
@@ -109,19 +121,19 @@ class Pipeline:
             cards=devices.cuda_device_count(),
             info=info,
         )
-        return cls(_plan(directory, resolved), resolved, info, on_progress)
+        return cls(_plan(directory, resolved), resolved, info, on_progress, limits)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
             raise NotReadyError("a pipeline is entered once; load it again for another run")
-        self._runtime = Runtime(self._plan, self._on_progress)
+        self._runtime = Runtime(
+            self._plan, self._on_progress, limits=self._limits, observer=self.observer
+        )
         try:
             await self._runtime.start()
-            await self._warm_up()
         except BaseException:
             await self._runtime.close()
             raise
-        self._runtime.serving = True
         return self
 
     async def __aexit__(
@@ -159,11 +171,27 @@ class Pipeline:
         finally:
             coordinator.release(active)
 
+    def cancel(self, request_id: str, client: str = "") -> int:
+        """End every request that this client has sent under this id and that has not ended, with a
+        RequestCancelledError; how many there were."""
+        return self._running().coordinator.cancel(request_id, client)
+
+    def occupancy(self) -> Occupancy:
+        """How many requests run, wait and are being let go of now."""
+        return Occupancy() if self._runtime is None else self._runtime.coordinator.occupancy()
+
     def health(self) -> Health:
         """State now, without waiting."""
         if self._runtime is None:
             return Health(status="starting", stages={})
         return self._runtime.health()
+
+    async def failed(self) -> OmniError:
+        """Wait until the pipeline cannot go on, because a process keeps dying; the error is why.
+
+        Whoever runs it should close it then, and end.
+        """
+        return await self._running().failed()
 
     async def stats(self) -> dict[str, dict[str, float]]:
         """{stage: {gauge or counter: value}}, asked of the living stages now."""
@@ -173,23 +201,6 @@ class Pipeline:
         if self._runtime is None:
             raise NotReadyError("enter the pipeline first: `async with Pipeline.load(...)`")
         return self._runtime
-
-    async def _warm_up(self) -> None:
-        """Pass one short request through every terminal, so that ready means it works."""
-        self._on_progress("pipeline", "warm-up request")
-        short = SamplingParams(temperature=0.0, max_tokens=4)
-        hello = Message(role="user", content=(TextPart(text=_WARM_UP_TEXT),))
-        request = Request(
-            messages=(hello,),
-            params=RequestParams(
-                modalities=self.modalities,
-                sampling=short,
-                stage_params=dict.fromkeys(self.stages, short),
-            ),
-            request_id="warm-up",
-        )
-        async for _ in self.generate(request):
-            pass
 
 
 def _plan(model_path: str, resolved: Resolved) -> Plan:

@@ -29,6 +29,18 @@ class AdmissionLimits:
     """Requests that wait for one of these places; more are refused."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How much of a pipeline's work there is now, in requests."""
+
+    in_flight: int = 0
+    """In the stages."""
+    queued: int = 0
+    """Waiting for a place there."""
+    aborting: int = 0
+    """Ended for the client, and still held by some stage."""
+
+
 class Admission:
     """The queue before the stages.
 

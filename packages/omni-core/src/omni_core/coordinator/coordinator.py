@@ -1,7 +1,8 @@
 """The life of requests over all stages.
 
-Knows topology: which stages a request can visit and which still owe it an end. Knows nothing of
-models, sockets or processes; runs on the event loop of its owner and holds no lock.
+Knows topology: which stages a request can visit and which still owe it an end. Which process each
+of them runs in is the fleet's to say. Knows nothing of models, sockets or the operating system;
+runs on the event loop of its owner and holds no lock.
 """
 
 from __future__ import annotations
@@ -12,31 +13,82 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, assert_never
+from functools import partial
+from typing import Final, Protocol, TypeAlias, assert_never
 
 import msgspec
 
 from omni_core import graph
-from omni_core.errors import NotReadyError, OmniError, RequestError, StageDiedError, from_info
-from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, ToStage
+from omni_core.coordinator.aborts import Aborts, Observer, Silent
+from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
+from omni_core.coordinator.fleet import Fleet
+from omni_core.errors import (
+    DeadlineError,
+    NotReadyError,
+    OmniError,
+    OverloadedError,
+    RateLimitError,
+    RequestCancelledError,
+    RequestError,
+    SlowClientError,
+    StageDiedError,
+    from_info,
+)
+from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, Released, ToStage
 from omni_core.specs import StageConfig
-from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
+from omni_core.types import (
+    AudioDelta,
+    CodecDelta,
+    Event,
+    Finished,
+    FinishReason,
+    Modality,
+    Request,
+    StageSpan,
+    TextDelta,
+    Usage,
+)
 
-StageState: TypeAlias = Literal["starting", "ready", "dead"]
 Send: TypeAlias = Callable[[str, ToStage], None]
 """(process, message): queue a message for a stage process."""
 
 CLIENT = "client"
 """The source of a request's first payload."""
+MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
+"""Of one reply; five minutes of speech at 24 kHz, further than a listener is ever behind."""
+_EVENT_BYTES: Final = 256
+"""About what an event takes beside its samples or characters."""
+
+
+class Timer(Protocol):
+    """What `CallLater` returns."""
+
+    def cancel(self) -> object:
+        """Do not call."""
+
+
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
+"""(seconds, function): as `asyncio.AbstractEventLoop.call_later`."""
+
+
+def _call_later(delay_s: float, call: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(delay_s, call)
 
 
 @dataclass(slots=True, eq=False)
 class Active:
-    """One request in flight. It ends when every stage it visited has ended it."""
+    """One request that waits or is in the stages. It ends when every stage it visited has ended it,
+    or with an error."""
 
     request_id: str
+    request: Request
     needed: frozenset[str]
+    """The stages it can visit."""
     visited: set[str]
+    pins: dict[str, str] = field(default_factory=dict)
+    """{stage: process} of all it can visit; empty while it waits."""
+    deadline: Timer | None = None
+    unread_bytes: int = 0
     events: asyncio.Queue[Event | OmniError] = field(default_factory=asyncio.Queue)
     submitted_s: float = field(default_factory=time.monotonic)
     done: set[str] = field(default_factory=set)
@@ -50,6 +102,7 @@ class Active:
         until there is something."""
         events: list[Event] = []
         news = await self.events.get()
+        self.unread_bytes = 0
         while not isinstance(news, OmniError):
             events.append(news)
             if self.events.empty():
@@ -59,47 +112,85 @@ class Active:
 
 
 class Coordinator:
-    """Routes requests into the graph and their events back out."""
+    """Routes requests into the graph and their events back out.
 
-    def __init__(self, stages: Sequence[StageConfig], entry: str, send: Send) -> None:
+    Whatever ends a request early (its client, its deadline, `cancel`, a failure) takes one way: it
+    leaves the queue or is aborted in every stage, and its events end with the error.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[StageConfig],
+        entry: str,
+        fleet: Fleet,
+        send: Send,
+        *,
+        limits: AdmissionLimits | None = None,
+        observer: Observer | None = None,
+        call_later: CallLater = _call_later,
+    ) -> None:
         self._stages = {stage.name: stage for stage in stages}
-        self._home = {stage.name: stage.process or stage.name for stage in stages}
+        self._fleet = fleet
         self._entry = entry
         self._send = send
         self._active: dict[str, Active] = {}
         self._numbers = itertools.count()
         self._closed: OmniError | None = None
-        self.states: dict[str, StageState] = dict.fromkeys(self._stages, "starting")
+        self._admission = Admission(limits or AdmissionLimits())
+        self._aborts = Aborts()
+        self._observer = observer or Silent()
+        self._call_later = call_later
 
-    def submit(self, request: Request) -> Active:
-        """Start a request; its events appear on `Active.events`."""
+    def submit(self, request: Request, *, warm_up: bool = False) -> Active:
+        """Queue a request; its events appear on `Active.events`. One for `warm_up` waits for no
+        turn and passes processes that serve nobody yet."""
         if self._closed is not None:
             raise self._closed
         self._check_modalities(request.params.modalities)
         needed = graph.needed(list(self._stages.values()), request.params.modalities)
-        down = sorted(name for name in needed if self.states[name] != "ready")
-        if down:
-            raise NotReadyError(f"not ready: {', '.join(down)}; retry in a moment")
         name = request.request_id or uuid.uuid4().hex
-        active = Active(f"{name}#{next(self._numbers)}", frozenset(needed), {self._entry})
-        self._active[active.request_id] = active
-        self._send(
-            self._home[self._entry],
-            DataReady(
-                request_id=active.request_id,
-                source=CLIENT,
-                target=self._entry,
-                params=request.params,
-                payload={"messages": msgspec.msgpack.encode(request.messages)},
-            ),
-        )
+        request_id = f"{name}#{next(self._numbers)}"
+        active = Active(request_id, request, frozenset(needed), {self._entry})
+        if warm_up:
+            self._start(active, self._fleet.pin(needed, warm_up=True))
+        else:
+            self._queue(active)
         return active
+
+    def cancel(self, request_id: str, client: str) -> int:
+        """End every request with this `Request.request_id` and `Request.client`; how many."""
+        asked = (request_id, client)
+        found = [
+            active
+            for active in self._active.values()
+            if (active.request.request_id, active.request.client) == asked
+        ]
+        for active in found:
+            self._fail(active, RequestCancelledError("the request was cancelled by its client"))
+        return len(found)
+
+    def warm_up_modalities(self) -> tuple[Modality, ...]:
+        """What a warm-up request can ask for now; nothing if it would pass no fresh process."""
+        stages = list(self._stages.values())
+        emitted = dict.fromkeys(stage.terminal for stage in stages if stage.terminal is not None)
+        able = tuple(
+            modality
+            for modality in emitted
+            if not self._fleet.down(graph.needed(stages, (modality,)), warm_up=True)
+        )
+        return able if self._fleet.any_built(graph.needed(stages, able)) else ()
 
     def release(self, active: Active) -> None:
         """The client is done with the request; if it has not ended, abort it everywhere."""
         if not active.ended:
+            self._abort(active, "disconnect")
             self._end(active)
-            self._abort(active)
+
+    def released(self, message: Released) -> None:
+        """A stage has let go of an aborted request."""
+        after_s = self._aborts.released(message.request_id, message.stage)
+        if after_s is not None:
+            self._observer.released(message.stage, after_s)
 
     def handle(self, message: Emit | Done | Fail) -> None:
         """Apply a message from a stage; requests that have ended are ignored."""
@@ -108,7 +199,7 @@ class Coordinator:
             return
         match message:
             case Emit():
-                active.events.put_nowait(message.event)
+                self._tell(active, message.event)
             case Done():
                 self._stage_done(active, message)
             case Fail():
@@ -116,19 +207,13 @@ class Coordinator:
             case _:
                 assert_never(message)
 
-    def process_ready(self, stage: str) -> None:
-        """A stage takes requests now."""
-        if stage in self.states:
-            self.states[stage] = "ready"
-
     def process_died(self, process: str, detail: str) -> None:
-        """Fail every request that could visit a stage of this process."""
-        lost = {name for name, home in self._home.items() if home == process}
-        for name in lost:
-            self.states[name] = "dead"
+        """Fail every request that could visit a stage in this process; the fleet knows that it is
+        dead."""
+        self._aborts.lost(process)
         error = f"stage process {process!r} ended while it served this request: {detail}"
         for active in list(self._active.values()):
-            if active.needed & lost:
+            if process in active.pins.values():
                 self._fail(active, StageDiedError(error))
 
     def fail_request(self, request_id: str, error: OmniError) -> None:
@@ -143,9 +228,88 @@ class Coordinator:
             self._fail(active, error)
 
     @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of the stages."""
+        return tuple(self._stages)
+
+    @property
     def in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._active)
+
+    def occupancy(self) -> Occupancy:
+        """How much there is to do now."""
+        return Occupancy(
+            in_flight=self._admission.running,
+            queued=self._admission.queued,
+            aborting=len(self._aborts),
+        )
+
+    def _queue(self, active: Active) -> None:
+        """Give the request its place in the line, or refuse it."""
+        request = active.request
+        try:
+            self._fleet.require(active.needed)
+            loser = self._admission.join(active.request_id, request.client)
+        except (NotReadyError, OverloadedError, RateLimitError) as refusal:
+            self._observer.refused(refusal.code or "")
+            raise
+        self._active[active.request_id] = active
+        if loser is not None:
+            self._put_out(self._active[loser])
+        if request.timeout_s is not None:
+            late = DeadlineError(f"the request has not ended within {request.timeout_s:g} s")
+            active.deadline = self._call_later(request.timeout_s, partial(self._fail, active, late))
+        self._fill()
+
+    def _put_out(self, active: Active) -> None:
+        """Another client has taken the place of this one in the queue."""
+        refusal = self._admission.share_taken()
+        self._observer.refused(refusal.code or "")
+        self._fail(active, refusal)
+
+    def _fill(self) -> None:
+        """Start those whose turn it is, as long as there is a place in the stages."""
+        while self._closed is None and (request_id := self._admission.take()) is not None:
+            active = self._active[request_id]
+            try:
+                pins = self._fleet.pin(active.needed)
+            except NotReadyError as error:  # what it needs has died while it waited
+                self._forget(active)
+                active.events.put_nowait(error)
+            else:
+                self._start(active, pins)
+
+    def _start(self, active: Active, pins: dict[str, str]) -> None:
+        active.pins = pins
+        self._active[active.request_id] = active
+        self._send(
+            pins[self._entry],
+            DataReady(
+                request_id=active.request_id,
+                source=CLIENT,
+                target=self._entry,
+                params=active.request.params,
+                payload={"messages": msgspec.msgpack.encode(active.request.messages)},
+                pins=pins,
+            ),
+        )
+
+    def _tell(self, active: Active, event: Event) -> None:
+        """Keep an event for the client, within what may be kept."""
+        active.unread_bytes += _size_bytes(event)
+        if active.unread_bytes <= MAX_UNREAD_BYTES:
+            active.events.put_nowait(event)
+            return
+        while not active.events.empty():
+            active.events.get_nowait()
+        self._fail(
+            active,
+            SlowClientError(
+                f"the client has not read the last {MAX_UNREAD_BYTES // 2**20} MiB of the reply; "
+                "read it while it is made"
+            ),
+        )
 
     def _check_modalities(self, wanted: Sequence[Modality]) -> None:
         emitted = {stage.terminal for stage in self._stages.values()}
@@ -185,18 +349,42 @@ class Coordinator:
             )
 
     def _fail(self, active: Active, error: OmniError) -> None:
-        self._end(active)
-        self._abort(active)
-        active.events.put_nowait(error)
+        if not active.ended:
+            self._abort(active, error.code or type(error).__name__)
+            active.events.put_nowait(error)
+            self._end(active)
 
     def _end(self, active: Active) -> None:
+        self._forget(active)
+        self._fill()
+
+    def _forget(self, active: Active) -> None:
         active.ended = True
+        if active.deadline is not None:
+            active.deadline.cancel()
+        self._fleet.unpin(active.pins)
+        self._admission.leave(active.request_id)
         del self._active[active.request_id]
 
-    def _abort(self, active: Active) -> None:
+    def _abort(self, active: Active, reason: str) -> None:
         """Reach every stage the request may have entered; one message for each process."""
-        for process in {self._home[name] for name in active.needed}:
-            if any(
-                self.states[name] != "dead" for name, home in self._home.items() if home == process
-            ):
-                self._send(process, AbortRequest(request_id=active.request_id))
+        living = set(self._fleet.living())
+        owing = {stage: home for stage, home in active.pins.items() if home in living}
+        for process in set(owing.values()):
+            self._send(process, AbortRequest(request_id=active.request_id))
+        self._aborts.sent(active.request_id, owing)
+        self._observer.aborted(reason)
+
+
+def _size_bytes(event: Event) -> int:
+    match event:
+        case TextDelta():
+            return _EVENT_BYTES + len(event.text)
+        case AudioDelta():
+            return _EVENT_BYTES + event.samples.nbytes
+        case CodecDelta():
+            return _EVENT_BYTES + event.codes.nbytes
+        case Finished():
+            return _EVENT_BYTES
+        case _:
+            assert_never(event)

@@ -6,21 +6,16 @@ Knows the life of a request inside one stage. Knows nothing of sockets or models
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final
 
 from omni_core.errors import ErrorInfo, StageError, as_omni_error
 from omni_core.messages import DataReady, StageDoc, StreamChunk, StreamDone
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Scheduler, Work
 from omni_core.specs import Ref
 from omni_core.stage.outbox import Links, StageOutbox
+from omni_core.stage.tombstones import Tombstones
 from omni_core.types import Payload
-
-_TOMBSTONES: Final = 10_000
-"""Ids remembered that take no more payloads, against those still on their way. Ids are never used
-twice."""
 
 
 @dataclass(slots=True)
@@ -57,7 +52,8 @@ class StageNode:
         )
         self._lock = threading.Lock()
         self._gathering: dict[str, _Gathering] = {}
-        self._settled: OrderedDict[str, None] = OrderedDict()
+        self._settled = Tombstones()
+        self._late = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"stage-{doc.name}", daemon=True)
 
@@ -98,19 +94,33 @@ class StageNode:
             self._inbox.put(Abort(request_id))
 
     def stats(self) -> dict[str, float]:
-        """The scheduler's numbers, and "held": requests the stage owes an end."""
-        return {**self._scheduler.stats(), "held": self._outbox.held()}
+        """The scheduler's numbers, and the node's: requests the stage owes an end ("held"), those of
+        them that wait for another payload ("gathering"), items the loop has not taken yet ("inbox"),
+        what came for requests that had ended ("late") and the ids kept against that."""
+        with self._lock:
+            self._settled.sweep()
+            mine = {
+                "held": self._outbox.held(),
+                "gathering": len(self._gathering),
+                "inbox": self._inbox.depth(),
+                "late": self._late,
+                "tombstones": len(self._settled),
+            }
+        return {**self._scheduler.stats(), **mine}
 
     def _enter(self, message: DataReady) -> None:
         request_id = message.request_id
         if request_id in self._settled:
+            if not self._outbox.holds(request_id):
+                self._late += 1
+                return
             error = StageError(
                 f"stage {self.name!r} got a second payload, from {message.source!r}; name its "
                 "sources in wait_for, or route to it once"
             )
-            self._outbox.fail(request_id, error)  # does nothing for a request that has ended
+            self._outbox.fail(request_id, error)
             return
-        self._outbox.begin(request_id, message.params)
+        self._outbox.begin(request_id, message.params, message.pins)
         gathering = self._gathering.setdefault(request_id, _Gathering())
         gathering.payloads[message.source] = message.payload
         try:
@@ -141,13 +151,13 @@ class StageNode:
             gathering.early.append(item)
         elif self._outbox.holds(item.request_id):
             self._inbox.put(item)
+        else:
+            self._late += 1
 
     def _settle(self, request_id: str) -> None:
         """No more payloads of this request are taken."""
         self._gathering.pop(request_id, None)
-        self._settled[request_id] = None
-        if len(self._settled) > _TOMBSTONES:
-            self._settled.popitem(last=False)
+        self._settled.set(request_id)
 
     def _run(self) -> None:
         try:

@@ -16,7 +16,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from omni_core.errors import OmniError, StageError, as_omni_error
-from omni_core.messages import DataReady, Done, Emit, Fail, StageDoc, StreamChunk, StreamDone
+from omni_core.messages import (
+    DataReady,
+    Done,
+    Emit,
+    Fail,
+    Released,
+    StageDoc,
+    StreamChunk,
+    StreamDone,
+)
 from omni_core.specs import Ref
 from omni_core.types import (
     AudioDelta,
@@ -39,10 +48,10 @@ class Links(Protocol):
     A thread that calls `flush` works in turns: what it hands over leaves at its next `flush`.
     """
 
-    def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
-        """To the target stage, in this process or another."""
+    def deliver(self, message: DataReady | StreamChunk | StreamDone, process: str) -> None:
+        """To the target stage, in this process or another: the one the request is pinned to."""
 
-    def report(self, message: Emit | Done | Fail) -> None:
+    def report(self, message: Emit | Done | Fail | Released) -> None:
         """To the coordinator."""
 
     def flush(self) -> None:
@@ -54,6 +63,7 @@ class _Held:
     """A request inside the stage."""
 
     params: RequestParams
+    pins: dict[str, str]
     start_s: float = field(default_factory=time.monotonic)
     first_output_s: float | None = None
     opened: list[str] = field(default_factory=list)
@@ -82,10 +92,10 @@ class StageOutbox:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
 
-    def begin(self, request_id: str, params: RequestParams) -> None:
-        """The request entered the stage."""
+    def begin(self, request_id: str, params: RequestParams, pins: dict[str, str]) -> None:
+        """The request entered the stage; `pins` as in `DataReady`."""
         with self._lock:
-            self._held.setdefault(request_id, _Held(params))
+            self._held.setdefault(request_id, _Held(params, pins))
 
     def holds(self, request_id: str) -> bool:
         """Whether the stage still owes the request an end."""
@@ -120,16 +130,18 @@ class StageOutbox:
             for name in self._streams(held):
                 if target is None or name == target:
                     self._links.deliver(
-                        StreamChunk(request_id=request_id, source=source, target=name, data=data)
+                        StreamChunk(request_id=request_id, source=source, target=name, data=data),
+                        held.pins[name],
                     )
 
     def stream_done(self, request_id: str) -> None:
         """See `Outbox.stream_done`."""
         held = self._held.get(request_id)
-        for name in self._streams(held) if held else ():
-            self._links.deliver(
-                StreamDone(request_id=request_id, source=self._doc.name, target=name)
-            )
+        if held is None:
+            return
+        for name in self._streams(held):
+            done = StreamDone(request_id=request_id, source=self._doc.name, target=name)
+            self._links.deliver(done, held.pins[name])
 
     def emit(self, request_id: str, event: Event) -> None:
         """See `Outbox.emit`."""
@@ -155,6 +167,10 @@ class StageOutbox:
             held = self._held.pop(request_id, None)
         if held is not None:
             self._report_failure(request_id, error)
+
+    def released(self, request_id: str) -> None:
+        """See `Outbox.released`."""
+        self._links.report(Released(request_id=request_id, stage=self._doc.name))
 
     def _end(self, request_id: str, usage: Usage | None, reason: FinishReason | None) -> None:
         with self._lock:
@@ -221,7 +237,9 @@ class StageOutbox:
                 target=target,
                 params=held.params,
                 payload=seen,
-            )
+                pins=held.pins,
+            ),
+            held.pins[target],
         )
 
     def _touch(self, request_id: str) -> _Held | None:

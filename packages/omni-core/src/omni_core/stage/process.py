@@ -10,8 +10,6 @@ import logging
 import os
 import select
 import socket
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +29,10 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    PeerDied,
     Progress,
     Ready,
+    Released,
     Setup,
     Shutdown,
     StageDoc,
@@ -43,7 +43,7 @@ from omni_core.messages import (
     ToStage,
 )
 from omni_core.relay.local import unshare
-from omni_core.relay.shm import SharedMemory, remove_tree
+from omni_core.relay.shm import SharedMemory
 from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
@@ -52,7 +52,6 @@ from omni_core.stage.node import StageNode
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 """Of a stage process; the launcher knows a warning by its first word."""
 _CLOSE_TIMEOUT_S: Final = 5.0
-_ORPHAN_GRACE_S: Final = 2.0
 _LINGER_MS: Final = 200
 
 log = logging.getLogger("omni.stage")
@@ -73,17 +72,14 @@ class StageProcess:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
-        self._home: dict[str, str] = {}
         self._stopping = False
-        self._orphaned = False
         self._exit_code = 0
 
     def run(self) -> int:
-        """Serve until Shutdown, a crash, or the death of the parent; returns the exit code."""
+        """Serve until Shutdown or a crash; returns the exit code."""
         news = select.poll()
         news.register(self._ingress.descriptor, select.POLLIN)
         news.register(self._wake_read, select.POLLIN)
-        threading.Thread(target=self._watch_parent, name="parent", daemon=True).start()
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
         self._egress.post(COORDINATOR, hello)
         while not self._stopping:
@@ -96,15 +92,15 @@ class StageProcess:
 
     # -- Links: called by stages, from their threads
 
-    def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
+    def deliver(self, message: DataReady | StreamChunk | StreamDone, process: str) -> None:
         """See `Links.deliver`."""
         node = self._nodes.get(message.target)
         if node is not None:
             node.receive(unshare(message))
         else:
-            self._egress.post(self._home[message.target], message)
+            self._egress.post(process, message)
 
-    def report(self, message: Emit | Done | Fail) -> None:
+    def report(self, message: Emit | Done | Fail | Released) -> None:
         """See `Links.report`."""
         self._egress.post(COORDINATOR, message)
 
@@ -144,6 +140,8 @@ class StageProcess:
             case AbortRequest():
                 for node in self._nodes.values():
                     node.abort(message.request_id)
+            case PeerDied():
+                self._egress.forget(message.process)
             case StatsQuery():
                 self._answer(message)
             case Setup():
@@ -169,7 +167,6 @@ class StageProcess:
                 f"the coordinator speaks version {setup.version}, this process "
                 f"{PROTOCOL_VERSION}; install one version of omni-core"
             )
-        self._home = setup.home
         for doc in setup.stages:
             context = self._stage_context(doc, setup)
             context.report("importing")
@@ -179,11 +176,12 @@ class StageProcess:
             self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
         for doc in setup.stages:
             self._nodes[doc.name].start()
-            self._egress.post(COORDINATOR, Ready(stage=doc.name))
+            self._egress.post(COORDINATOR, Ready(process=self._name, stage=doc.name))
 
     def _stage_context(self, doc: StageDoc, setup: Setup) -> StageContext:
         def report(text: str) -> None:
-            self._egress.post(COORDINATOR, Progress(stage=doc.name, text=text))
+            news = Progress(process=self._name, stage=doc.name, text=text)
+            self._egress.post(COORDINATOR, news)
 
         return StageContext(
             stage=StageConfig(
@@ -216,16 +214,6 @@ class StageProcess:
         with contextlib.suppress(BlockingIOError):  # full of wake-ups already
             self._wake_write.send(b"\0")
 
-    def _watch_parent(self) -> None:
-        """Leave when stdin closes, which it does when the parent is gone, whatever killed it."""
-        while os.read(sys.stdin.fileno(), 1):
-            pass
-        self._orphaned = self._stopping = True
-        self._wake()
-        time.sleep(_ORPHAN_GRACE_S)  # then the loop is stuck, in a factory for example
-        remove_tree(self._run_dir)
-        os._exit(1)
-
     def _close(self) -> None:
         for node in self._nodes.values():
             node.close()
@@ -234,12 +222,10 @@ class StageProcess:
             node.join(max(0.0, deadline - time.monotonic()))
         self._egress.close()
         self._context.destroy(linger=_LINGER_MS)
-        if self._orphaned:
-            remove_tree(self._run_dir)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m omni_core.stage NAME RUN_DIR`; the launcher is its only caller."""
+    """The process NAME of the run in RUN_DIR, from its start to its exit code."""
     name, run_dir = arguments
     logging.basicConfig(format=LOG_FORMAT)
     return StageProcess(name, Path(run_dir)).run()

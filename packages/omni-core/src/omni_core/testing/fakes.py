@@ -19,7 +19,7 @@ from omni_core.engine.base import (
     StepOutput,
 )
 from omni_core.errors import OmniError
-from omni_core.messages import DataReady, Done, Emit, Fail, StreamChunk, StreamDone
+from omni_core.messages import DataReady, Done, Emit, Fail, Released, StreamChunk, StreamDone
 from omni_core.scheduler.base import Close, Inbox, InboxItem, Scheduler
 from omni_core.types import Event, FinishReason, Payload, Usage
 
@@ -72,6 +72,10 @@ class RecordingOutbox:
     def fail(self, request_id: str, error: OmniError) -> None:
         """See `Outbox.fail`."""
         self._record(Call("fail", request_id, error))
+
+    def released(self, request_id: str) -> None:
+        """See `Outbox.released`."""
+        self._record(Call("released", request_id))
 
     def of(self, request_id: str) -> list[Call]:
         """The calls for one request so far."""
@@ -132,16 +136,19 @@ class RecordingLinks:
     """`Links` that keep what a stage sent. Set `refuse` to raise it instead."""
 
     delivered: list[DataReady | StreamChunk | StreamDone] = field(default_factory=list)
-    reported: list[Emit | Done | Fail] = field(default_factory=list)
+    processes: list[str] = field(default_factory=list)
+    """To which each of them went."""
+    reported: list[Emit | Done | Fail | Released] = field(default_factory=list)
     refuse: Exception | None = None
 
-    def deliver(self, message: DataReady | StreamChunk | StreamDone) -> None:
+    def deliver(self, message: DataReady | StreamChunk | StreamDone, process: str) -> None:
         """See `Links.deliver`."""
         if self.refuse is not None:
             raise self.refuse
         self.delivered.append(message)
+        self.processes.append(process)
 
-    def report(self, message: Emit | Done | Fail) -> None:
+    def report(self, message: Emit | Done | Fail | Released) -> None:
         """See `Links.report`."""
         self.reported.append(message)
 

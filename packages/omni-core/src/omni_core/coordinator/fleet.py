@@ -1,0 +1,148 @@
+"""Which processes there are, in what state, and which of them a request gets.
+
+Stages that share a process form a group; a group runs in one process, or in several replicas. A
+process that dies has a successor with a name of its own ("voice", "voice@1", ...), so that nothing
+meant for the dead one, or sent by it, is ever taken for the successor's. Pure books: knows no
+operating system, socket or request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from omni_core.errors import NotReadyError
+from omni_core.graph import process_of
+from omni_core.specs import StageConfig
+
+ProcessState: TypeAlias = Literal["starting", "built", "ready", "dead"]
+"""Built: its stages are there, and take the warm-up request only."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One place of a group, and the process that fills it now."""
+
+    name: str
+    """Of the place and of its first process."""
+    stages: tuple[StageConfig, ...]
+    process: str
+    state: ProcessState = "starting"
+    restarts: int = 0
+    load: int = 0
+    """Requests in flight that are pinned to the process."""
+    pinned: int = 0
+    """Requests it was ever given."""
+    missing: set[str] = field(default_factory=set)
+    """Stages that are not built yet."""
+
+    def succeed(self) -> None:
+        """A new process takes the place of a dead one."""
+        self.restarts += 1
+        self.process = f"{self.name}@{self.restarts}"
+        self.state = "starting"
+        self.load = 0
+        self.missing = {stage.name for stage in self.stages}
+
+
+class Fleet:
+    """The processes of one pipeline."""
+
+    def __init__(self, stages: Sequence[StageConfig]) -> None:
+        self._group_of = {stage.name: process_of(stage) for stage in stages}
+        self._groups: dict[str, list[Replica]] = {}
+        for group in dict.fromkeys(self._group_of.values()):
+            members = tuple(stage for stage in stages if process_of(stage) == group)
+            self._groups[group] = [
+                Replica(name, members, name, missing={stage.name for stage in members})
+                for name in replica_names(group, members[0].replicas)
+            ]
+        self.replicas = [replica for group in self._groups.values() for replica in group]
+        self._by_process = {replica.process: replica for replica in self.replicas}
+
+    def find(self, process: str) -> Replica | None:
+        """The place that this process fills; None for one that has a successor, or never was."""
+        return self._by_process.get(process)
+
+    def of_stage(self, stage: str) -> list[Replica]:
+        """Where a stage runs."""
+        return self._groups[self._group_of[stage]]
+
+    def number(self, replica: Replica) -> int:
+        """Its place among the replicas of its group, from 0."""
+        return self.of_stage(replica.stages[0].name).index(replica)
+
+    def living(self) -> list[str]:
+        """The processes that can be talked to."""
+        return [replica.process for replica in self.replicas if replica.state != "dead"]
+
+    def down(self, stages: Iterable[str], *, warm_up: bool = False) -> list[str]:
+        """The stages among these that no process takes a request for now."""
+        return sorted(stage for stage in stages if not self._choices(stage, warm_up))
+
+    def any_built(self, stages: Iterable[str]) -> bool:
+        """Whether a warm-up request for these stages would be of use."""
+        return any(r.state == "built" for stage in stages for r in self.of_stage(stage))
+
+    def require(self, stages: Iterable[str], *, warm_up: bool = False) -> None:
+        """NotReadyError unless `pin` would find a process for each of these."""
+        if down := self.down(stages, warm_up=warm_up):
+            raise NotReadyError(f"not ready: {', '.join(down)}; retry in a moment")
+
+    def pin(self, stages: Collection[str], *, warm_up: bool = False) -> dict[str, str]:
+        """{stage: process}, of each group the one with the least to do; NotReadyError if there is
+        none. A warm-up request prefers processes that have not served yet."""
+        self.require(stages, warm_up=warm_up)
+        chosen: dict[str, Replica] = {}
+        for stage in stages:
+            group = self._group_of[stage]
+            if group not in chosen:
+                replica = min(self._choices(stage, warm_up), key=_preference)
+                replica.load += 1
+                replica.pinned += 1
+                chosen[group] = replica
+        return {stage: chosen[self._group_of[stage]].process for stage in stages}
+
+    def unpin(self, pins: dict[str, str]) -> None:
+        """The request has ended."""
+        for process in set(pins.values()):
+            if replica := self._by_process.get(process):
+                replica.load -= 1
+
+    def built(self, process: str, stage: str) -> bool:
+        """A stage is there; whether it was the last of its process. Strangers change nothing."""
+        replica = self._by_process.get(process)
+        if replica is None or replica.state != "starting":
+            return False
+        replica.missing.discard(stage)
+        if not replica.missing:
+            replica.state = "built"
+        return replica.state == "built"
+
+    def warmed(self, pins: dict[str, str]) -> list[Replica]:
+        """A warm-up request has passed these processes; those that serve from now on."""
+        passed = [self._by_process.get(process) for process in dict.fromkeys(pins.values())]
+        fresh = [replica for replica in passed if replica and replica.state == "built"]
+        for replica in fresh:
+            replica.state = "ready"
+        return fresh
+
+    def succeed(self, replica: Replica) -> None:
+        """Give a dead process its successor's name."""
+        del self._by_process[replica.process]
+        replica.succeed()
+        self._by_process[replica.process] = replica
+
+    def _choices(self, stage: str, warm_up: bool) -> list[Replica]:
+        states = ("built", "ready") if warm_up else ("ready",)
+        return [replica for replica in self.of_stage(stage) if replica.state in states]
+
+
+def replica_names(group: str, count: int) -> list[str]:
+    """Of the processes of a group: NAME, NAME.1, NAME.2, ..."""
+    return [group, *(f"{group}.{number}" for number in range(1, count))]
+
+
+def _preference(replica: Replica) -> tuple[bool, int, int]:
+    return replica.state != "built", replica.load, replica.pinned

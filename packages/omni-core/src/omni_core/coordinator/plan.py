@@ -1,0 +1,68 @@
+"""What a pipeline runs, and what each of its processes is told to build.
+
+Resolves every reference once, before any process starts. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from omni_core.config import to_doc
+from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.coordinator.supervisor import Blueprint
+from omni_core.devices import stage_device
+from omni_core.graph import served
+from omni_core.messages import PROTOCOL_VERSION, Setup
+from omni_core.specs import StageConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run, fully resolved."""
+
+    model_path: str
+    stages: tuple[StageConfig, ...]
+    entry: str
+    dtype: str
+    ar_engine: str
+    compile: str = "off"
+
+
+def blueprints(plan: Plan, fleet: Fleet) -> dict[str, Blueprint]:
+    """{name of a replica: what fills it}."""
+    threads = _threads_per_process(len(fleet.replicas))
+    return {
+        replica.name: Blueprint(
+            env={**threads, **{k: v for stage in replica.stages for k, v in stage.env.items()}},
+            setup=_setup(plan, replica),
+        )
+        for replica in fleet.replicas
+    }
+
+
+def _setup(plan: Plan, replica: Replica) -> Setup:
+    modalities = served(plan.stages)
+    return Setup(
+        version=PROTOCOL_VERSION,
+        model_path=plan.model_path,
+        ar_engine=plan.ar_engine,
+        compile=plan.compile,
+        stages=tuple(
+            to_doc(
+                stage,
+                device=stage_device(stage),
+                dtype=plan.dtype,
+                serves={target: modalities[target] for target in stage.next},
+            )
+            for stage in replica.stages
+        ),
+    )
+
+
+def _threads_per_process(processes: int) -> dict[str, str]:
+    """Share the cores among the processes, unless the operator has set a number."""
+    cores = len(os.sched_getaffinity(0))
+    share = str(max(1, cores // processes))
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    return {name: os.environ.get(name, share) for name in names}

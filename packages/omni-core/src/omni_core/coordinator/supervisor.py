@@ -1,0 +1,342 @@
+"""Keeps the processes of a pipeline alive: starts them, and starts again those that die.
+
+A process says hello, is told what to build, reports progress, and is ready. One that dies, or that
+says nothing for too long on the way, costs the requests pinned to it; the others are told, and a
+successor is started after a pause. Before it serves, a warm-up request passes it. A process that
+keeps dying ends the pipeline: `failure` says why.
+
+Knows the order of these steps. Knows nothing of sockets, or of what stages compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, assert_never
+
+from omni_core.coordinator.backoff import DEATHS, Backoff
+from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.coordinator.launcher import Child, Launcher
+from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
+from omni_core.janitor import Janitor
+from omni_core.messages import (
+    PROTOCOL_VERSION,
+    Crash,
+    Hello,
+    PeerDied,
+    Progress,
+    Ready,
+    Setup,
+    Shutdown,
+    ToStage,
+)
+from omni_core.types import (
+    Finished,
+    Message,
+    Modality,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextPart,
+)
+
+_STALL_S: Final = 300.0
+"""A process that is not ready and has reported nothing for so long is taken for dead."""
+_CRASH_GRACE_S: Final = 1.0
+"""For a process that has reported its crash to print it and leave."""
+_WARM_UP_TEXT: Final = "Hello"
+_WARM_UP_TOKENS: Final = 4
+
+log = logging.getLogger("omni.runtime")
+
+
+class Peers(Protocol):
+    """The lines to the processes."""
+
+    def send(self, process: str, message: ToStage) -> None:
+        """Queue a message."""
+
+    def forget(self, process: str) -> None:
+        """It has ended: drop what is queued for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What fills a place: the environment of its process, and what that builds."""
+
+    env: Mapping[str, str]
+    setup: Setup
+
+
+class Supervisor:
+    """Owns the processes of one pipeline from `start` to `stop`."""
+
+    def __init__(
+        self,
+        blueprints: Mapping[str, Blueprint],
+        fleet: Fleet,
+        coordinator: Coordinator,
+        peers: Peers,
+        on_progress: Callable[[str, str], None],
+        on_death: Callable[[str], None],
+    ) -> None:
+        """`blueprints` by the names of the fleet's replicas. `on_death` is called with the name of
+        a process once no request is left in it."""
+        self._blueprints = blueprints
+        self._fleet = fleet
+        self._coordinator = coordinator
+        self._peers = peers
+        self._on_progress = on_progress
+        self._on_death = on_death
+        self._launcher: Launcher | None = None
+        self._backoffs = {replica.name: Backoff() for replica in fleet.replicas}
+        self._stalls: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warming = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._stopping = False
+        self.failure: OmniError | None = None
+        self.serving = False
+        """Whether a request has passed every terminal; from then on, deaths are mended."""
+
+    async def start(self, run_dir: Path, janitor: Janitor) -> None:
+        """Spawn, build and warm up everything; an error carries the output of what failed."""
+        self._launcher = Launcher(run_dir, janitor, self._exited)
+        for replica in self._fleet.replicas:
+            await self._spawn(replica)
+        while any(replica.state == "starting" for replica in self._fleet.replicas):
+            await self._until_news()
+        self._on_progress("pipeline", "warm-up request")
+        try:
+            await self._warm_up()
+        except StageDiedError:
+            raise await self.failed() from None  # which has its last words
+        self.serving = True
+
+    async def failed(self) -> OmniError:
+        """Wait until the pipeline cannot go on; what it is that ended it."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def give_up(self, error: OmniError) -> None:
+        """End every request, those to come included."""
+        if self.failure is None:
+            self.failure = error
+            self._coordinator.close(error)
+            self._failed.set()
+            self._news.set()
+
+    def pid(self, process: str) -> int:
+        """The pid of a process; 0 while there is none."""
+        return 0 if self._launcher is None else self._launcher.pid(process)
+
+    def heard(self, message: Hello | Progress | Ready | Crash) -> None:
+        """News of a process; those of one that is dead or unknown change nothing."""
+        replica = self._fleet.find(message.process)
+        if replica is None or replica.state == "dead":
+            log.warning("%s from %r, which is no process of ours", message, message.process)
+            return
+        self._expect_news(replica)
+        match message:
+            case Hello():
+                self._greet(replica, message)
+            case Progress():
+                self._on_progress(message.stage, message.text)
+            case Ready():
+                self._built(replica, message.stage)
+            case Crash():
+                self._crashed(replica, message)
+            case _:
+                assert_never(message)
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask every process to leave; insist after `grace_s`."""
+        self._rest()
+        if self._launcher is not None:
+            for process in self._fleet.living():
+                self._peers.send(process, Shutdown())
+            await self._launcher.stop(grace_s)
+
+    def kill(self) -> None:
+        """Make every process leave at once."""
+        self._rest()
+        if self._launcher is not None:
+            self._launcher.kill_all()
+
+    # -- the life of a process
+
+    async def _spawn(self, replica: Replica) -> None:
+        assert self._launcher is not None
+        await self._launcher.start(replica.process, self._blueprints[replica.name].env)
+        self._expect_news(replica)
+
+    def _greet(self, replica: Replica, hello: Hello) -> None:
+        if hello.version == PROTOCOL_VERSION:
+            self._peers.send(replica.process, self._blueprints[replica.name].setup)
+            return
+        self.give_up(
+            ProtocolError(
+                f"stage process {hello.process!r} speaks version {hello.version}, the coordinator "
+                f"{PROTOCOL_VERSION}; install one version of omni-core"
+            )
+        )
+
+    def _built(self, replica: Replica, stage: str) -> None:
+        self._on_progress(stage, "ready")
+        if self._fleet.built(replica.process, stage):
+            self._no_news_expected(replica)
+            self._news.set()
+            if self.serving:
+                self._run(self._warm_up_successors())
+
+    def _crashed(self, replica: Replica, crash: Crash) -> None:
+        detail = f"{crash.stage}: {crash.error.message}"
+        if not self.serving:
+            self.give_up(StageError(f"stage {detail}"))
+        self._lost(replica, detail)
+        self._kill_after(_CRASH_GRACE_S, replica.process)
+
+    def _exited(self, child: Child) -> None:
+        replica = self._fleet.find(child.name)
+        if self._stopping or replica is None:
+            return
+        log.error("stage process %r ended with code %s", child.name, child.code)
+        self._lost(replica, f"exit code {child.code}")
+        self._run(self._follow(replica, child))
+
+    def _lost(self, replica: Replica, detail: str) -> None:
+        """Nothing is expected of the process any more."""
+        if replica.state == "dead":
+            return
+        replica.state = "dead"
+        process = replica.process
+        self._no_news_expected(replica)
+        self._peers.forget(process)
+        self._coordinator.process_died(process, detail)
+        for other in self._fleet.living():
+            self._peers.send(other, PeerDied(process=process))
+        self._on_death(process)
+
+    async def _follow(self, replica: Replica, child: Child) -> None:
+        """Start the successor of a process that has ended."""
+        output = await child.last_words()
+        ended = f"stage process {child.name!r} ended"
+        if not self.serving:
+            self.give_up(StageError(f"{ended} during start-up with code {child.code}:\n{output}"))
+            return
+        pause_s = self._backoffs[replica.name].died(time.monotonic())
+        if pause_s is None:
+            self.give_up(
+                StageDiedError(
+                    f"{ended} with code {child.code}, after {DEATHS - 1} others like it; mend what "
+                    f"its last words say, then start again:\n{output}"
+                )
+            )
+            return
+        await asyncio.sleep(pause_s)
+        self._fleet.succeed(replica)
+        log.warning("starting stage process %r", replica.process)
+        try:
+            await self._spawn(replica)
+        except OSError as exc:
+            self.give_up(StageDiedError(f"stage process {replica.process!r} cannot start: {exc}"))
+
+    # -- stalls
+
+    def _expect_news(self, replica: Replica) -> None:
+        self._no_news_expected(replica)
+        if replica.state == "starting":
+            loop = asyncio.get_running_loop()
+            self._stalls[replica.process] = loop.call_later(_STALL_S, self._stalled, replica)
+
+    def _no_news_expected(self, replica: Replica) -> None:
+        if timer := self._stalls.pop(replica.process, None):
+            timer.cancel()
+
+    def _stalled(self, replica: Replica) -> None:
+        missing = ", ".join(sorted(replica.missing))
+        error = f"start-up stalled: no news of {missing} for {_STALL_S:.0f} s"
+        log.error("%s", error)
+        if not self.serving:
+            self.give_up(StageError(error))
+        self._kill_after(0.0, replica.process)
+
+    def _kill_after(self, seconds: float, process: str) -> None:
+        assert self._launcher is not None
+        asyncio.get_running_loop().call_later(seconds, self._launcher.kill, process)
+
+    async def _until_news(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        if self.failure is not None:
+            raise self.failure
+
+    # -- warm-up
+
+    async def _warm_up(self) -> None:
+        """Pass short requests through all that is built and serves nobody yet."""
+        async with self._warming:
+            while modalities := self._coordinator.warm_up_modalities():
+                pins = await self._pass(warm_up_request(modalities, self._coordinator.stages))
+                for replica in self._fleet.warmed(pins):
+                    self._backoffs[replica.name].ready()
+                    log.info("stage process %r serves", replica.process)
+
+    async def _warm_up_successors(self) -> None:
+        try:
+            await self._warm_up()
+        except StageDiedError:
+            pass  # it has a successor, which is warmed up in turn
+        except OmniError as error:
+            log.error("the warm-up request failed: %s", error)
+            for replica in self._fleet.replicas:
+                if replica.state == "built":
+                    self._kill_after(0.0, replica.process)
+
+    async def _pass(self, request: Request) -> dict[str, str]:
+        active = self._coordinator.submit(request, warm_up=True)
+        try:
+            async with asyncio.timeout(_STALL_S):
+                while True:
+                    events, error = await active.take()
+                    if error is not None:
+                        raise error
+                    if isinstance(events[-1], Finished):
+                        return active.pins
+        except TimeoutError as exc:
+            raise StageError(f"the warm-up request took more than {_STALL_S:.0f} s") from exc
+        finally:
+            self._coordinator.release(active)
+
+    # -- what goes on in the background
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _rest(self) -> None:
+        """Start nothing any more."""
+        self._stopping = True
+        self.serving = False
+        for timer in self._stalls.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+
+def warm_up_request(modalities: tuple[Modality, ...], stages: tuple[str, ...]) -> Request:
+    """A short request for these modalities."""
+    short = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS)
+    hello = Message(role="user", content=(TextPart(text=_WARM_UP_TEXT),))
+    params = RequestParams(
+        modalities=modalities, sampling=short, stage_params=dict.fromkeys(stages, short)
+    )
+    return Request(messages=(hello,), params=params, request_id="warm-up")
