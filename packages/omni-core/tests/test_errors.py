@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 import pytest
 
@@ -73,3 +75,17 @@ def test_any_exception_becomes_an_omni_error_that_keeps_its_cause() -> None:
     assert error.__cause__ is wrong
     known = errors.MediaError("x")
     assert as_omni_error(known) is known
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        MemoryError("Unable to allocate 58.6 MiB for an array"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 1 byte"),
+    ],
+)
+def test_an_allocator_that_gives_up_may_be_asked_again(exc: Exception) -> None:
+    error = as_omni_error(exc)
+    assert (type(error), error.status, error.retryable) == (errors.OutOfMemoryError, 503, True)
+    assert type(as_omni_error(OSError(errno.EIO, "Input/output error"))) is errors.StageError

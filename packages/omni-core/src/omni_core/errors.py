@@ -23,7 +23,10 @@ OmniError                      status  retryable
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -205,6 +208,9 @@ class ProtocolError(OmniError):
     default_code = "protocol"
 
 
+_NO_MEMORY: Final = ("DefaultCPUAllocator: can't allocate memory", "ALLOC_FAILED")
+"""How torch's allocator of a CPU and the libraries of a card say so, who have no type for it."""
+
 _KINDS: dict[str, type[OmniError]] = {
     cls.__name__: cls
     for cls in (
@@ -225,12 +231,24 @@ _KINDS: dict[str, type[OmniError]] = {
 
 
 def as_omni_error(exc: Exception) -> OmniError:
-    """`exc` itself, or a StageError that says what it was and keeps it as its cause."""
+    """`exc` itself, or an error that says what it was and keeps it as its cause: OutOfMemoryError
+    if an allocator gave up, else StageError."""
     if isinstance(exc, OmniError):
         return exc
-    error = StageError(f"{type(exc).__name__}: {exc}")
+    kind = OutOfMemoryError if is_out_of_memory(exc) else StageError
+    error = kind(f"{type(exc).__name__}: {exc}")
     error.__cause__ = exc
     return error
+
+
+def is_out_of_memory(exc: Exception) -> bool:
+    """Whether an allocator gave up: Python's, numpy's, the kernel's, or torch's."""
+    if isinstance(exc, OSError):
+        return exc.errno == errno.ENOMEM
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(exc, torch.OutOfMemoryError):
+        return True
+    return isinstance(exc, MemoryError) or any(words in str(exc) for words in _NO_MEMORY)
 
 
 def from_info(info: ErrorInfo) -> OmniError:

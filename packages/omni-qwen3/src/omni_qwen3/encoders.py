@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from omni_core.errors import OmniError, OutOfMemoryError
+from omni_core.errors import OmniError, OutOfMemoryError, is_out_of_memory
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.cache import LRU, SharedResults
 from omni_core.scheduler.simple import SimpleScheduler
@@ -41,7 +41,6 @@ DEFAULT_MAX_BATCH_PATCHES = 16_384
 MAX_BATCH_FRAMES = "max_batch_frames"
 DEFAULT_MAX_BATCH_FRAMES = 24_000
 """Four minutes of sound."""
-_OUT_OF_MEMORY: Final = ("DefaultCPUAllocator: can't allocate memory", "ALLOC_FAILED")
 
 log = logging.getLogger("omni.qwen3")
 
@@ -195,7 +194,7 @@ class CachedEncoder(Generic[ItemT, V]):
         try:
             return self.encoder.encode(items)
         except (MemoryError, RuntimeError) as exc:
-            if not _is_out_of_memory(exc):
+            if not is_out_of_memory(exc):
                 raise
             log.warning("no memory to encode %d items at once: %s", len(items), str(exc))
         if torch.cuda.is_available():
@@ -208,14 +207,6 @@ class CachedEncoder(Generic[ItemT, V]):
             f"{self.encoder.too_large}",
             param=item.param,
         )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocator gave up: a card's, the CPU's, which has no exception of its own, or
-    numpy's."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _load(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
