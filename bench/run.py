@@ -26,6 +26,8 @@ BENCHES: Final[Mapping[str, str]] = {
     "speech": "speech and text over HTTP, beside another server",
     "gpu.talker": "speech of the published sizes on a card, weights of noise",
     "gpu.relay": "tensors from process to process on a card, pooled and direct",
+    "orchestration": "requests and small chunks through three stages that do nothing",
+    "relay": "tensors through three stages that do nothing, beside copying them",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
 }
 
