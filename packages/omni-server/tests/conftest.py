@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
+from omni_core.coordinator.aborts import Silent
+from omni_core.errors import OmniError
 from omni_core.pipeline import Health, Pipeline, StageHealth
 from omni_core.specs import ModelInfo
 from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
@@ -67,6 +69,9 @@ class FakePipeline(Pipeline):
         self.stages = ("thinker", "voice")
         self.script = script
         self.requests: list[Request] = []
+        self.cancelled: list[tuple[str, str]] = []
+        self.observer = Silent()
+        self._runtime = None
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -88,11 +93,19 @@ class FakePipeline(Pipeline):
             self.running -= 1
             self.closed.set()
 
+    def cancel(self, request_id: str, client: str = "") -> int:
+        self.cancelled.append((request_id, client))
+        return sum((r.request_id, r.client) == (request_id, client) for r in self.requests)
+
     def health(self) -> Health:
         ready = self.stage_state == "ready"
         voice = StageHealth(pid=11, state=self.stage_state, restarts=1)
         stages = {"thinker": StageHealth(pid=10, state="ready"), "voice": voice}
         return Health(status="ready" if ready else "degraded", stages=stages)
+
+    async def failed(self) -> OmniError:
+        await asyncio.Event().wait()
+        raise AssertionError
 
     async def stats(self) -> dict[str, dict[str, float]]:
         return {"thinker": {"running": 1.0, "kv pages": 7.0}, "voice": {"running": 0.0}}

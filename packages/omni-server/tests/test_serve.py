@@ -26,6 +26,7 @@ from omni_server.cli.serve import READY, run
 from omni_server.http import bind
 from omni_server.settings import Settings
 
+BACK_WITHIN_S = 10.0
 WITHIN_S = 60.0
 
 
@@ -199,6 +200,14 @@ class ServeProcess:
         self.http = httpx.Client(base_url=url, timeout=WITHIN_S, verify=False)
         self.stages = self.http.get("/health").json()["stages"]
 
+    def back(self):
+        """The stages, once all of them are ready again."""
+        deadline = time.monotonic() + BACK_WITHIN_S
+        while (response := self.http.get("/health")).status_code != 200:
+            assert time.monotonic() < deadline, response.text
+        assert response.json()["status"] == "ready"
+        return response.json()["stages"]
+
     def chat(self, text, **body):
         messages = [{"role": "user", "content": text}]
         return self.http.post("/v1/chat/completions", json={"messages": messages, **body})
@@ -211,6 +220,15 @@ class ServeProcess:
             lines = stream.iter_lines()  # httpx hangs up when this is dropped
             next(line for line in lines if "hang" in line)
             yield lines
+
+    def leaves_nothing(self):
+        """Wait until no process of the server runs and none of its files is left."""
+        deadline = time.monotonic() + WITHIN_S
+        while (
+            any(is_running(stage["pid"]) for stage in self.stages.values())
+            or list(Path("/dev/shm").glob(f"omni-{self.process.pid}-*"))
+        ):  # fmt: skip
+            assert time.monotonic() < deadline
 
     def stop(self, *signals):
         for number in signals:
@@ -225,6 +243,14 @@ class ServeProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+def broken(lines):
+    """The events of a stream whose connection must break instead of ending."""
+    events = []
+    with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message"):
+        events += (json.loads(line.removeprefix("data: ")) for line in lines if line)
+    return events
 
 
 def is_running(pid):
@@ -307,12 +333,45 @@ def test_a_client_that_leaves_is_forgotten_by_the_stages(served):
     assert served.chat("still here").status_code == 200
 
 
-def test_a_dead_stage_is_a_retryable_503(echo_environment):
+def test_a_dead_stage_fails_its_requests_at_once_and_comes_back(echo_environment):
     with ServeProcess(*echo_environment) as server:
-        response = server.chat("die:writer")
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "stage_died"
-        assert response.headers["retry-after"] == "1"
+        with server.hang() as lines:
+            response = server.chat("die:writer")
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "stage_died"
+            assert response.headers["retry-after"] == "1"
+            degraded = server.http.get("/health")
+            assert (degraded.status_code, degraded.json()["status"]) == (503, "degraded")
+            refused = server.chat("too early")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert broken(lines)[-1]["error"]["code"] == "stage_died"
+        back = server.back()
+        assert back["writer"]["restarts"] == back["intake"]["restarts"] == 1
+        assert back["writer"]["pid"] != server.stages["writer"]["pid"]
+        assert back["voice"] == server.stages["voice"]
+        assert server.chat("here again", modalities=["audio"]).status_code == 200
+
+
+def test_a_stage_that_keeps_dying_stops_the_server_with_the_cause(echo_environment):
+    with ServeProcess(*echo_environment) as server:
+        while server.process.poll() is None:
+            try:
+                if server.http.get("/health").status_code == 200:
+                    server.chat("die:writer")
+            except httpx.TransportError:
+                break
+        assert server.process.wait(WITHIN_S) == 1
+        said = server.process.stdout.read()
+        assert "error: stage process 'front@4' ended with code 3, after 4 others like it" in said
+        assert "Traceback" not in said
+        server.leaves_nothing()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_server_that_ends(echo_environment, number):
+    with ServeProcess(*echo_environment) as server:
+        assert server.stop(number) == (0 if number == signal.SIGTERM else -number)
+        server.leaves_nothing()
 
 
 def test_draining_gives_up_after_its_timeout(echo_environment):
@@ -325,8 +384,7 @@ def test_draining_gives_up_after_its_timeout(echo_environment):
             while 'running{stage="writer"} 2.0' not in server.http.get("/metrics").text:
                 pass
             assert server.stop(signal.SIGINT) == 0
-            last = [line for line in lines if line][-1].removeprefix("data: ")
-            assert json.loads(last)["error"]["code"] == "not_ready"
+            assert broken(lines)[-1]["error"]["code"] == "not_ready"
             assert whole.result().status_code == 503
             assert whole.result().json()["error"]["code"] == "not_ready"
         assert not any(is_running(stage["pid"]) for stage in server.stages.values())
@@ -338,4 +396,4 @@ def test_a_second_interrupt_kills(echo_environment):
         server.process.send_signal(signal.SIGINT)
         asyncio.run(stopped_listening(str(server.http.base_url)))
         assert server.stop(signal.SIGINT) == 130
-        assert not any(is_running(stage["pid"]) for stage in server.stages.values())
+        server.leaves_nothing()

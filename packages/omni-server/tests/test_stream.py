@@ -7,6 +7,7 @@ import base64
 import itertools
 import json
 
+import httpx
 import numpy as np
 import pytest
 
@@ -23,7 +24,27 @@ async def read_events(live, **body):
     response = await live.chat(stream=True, **body)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
-    frames = response.text.split("\n\n")
+    return payloads_of(response.text)
+
+
+async def read_broken_events(live, kit):
+    """The same of a stream whose connection must break instead of ending."""
+    text = ""
+
+    async def read():
+        nonlocal text
+        body = {**kit.hello(), "stream": True}
+        async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for piece in response.aiter_text():
+                text += piece
+
+    with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message"):
+        await read()
+    return payloads_of(text)
+
+
+def payloads_of(text):
+    frames = text.split("\n\n")
     assert frames.pop() == ""
     payloads = [frame.removeprefix("data: ") for frame in frames]
     return [p if p == "[DONE]" else json.loads(p) for p in payloads]
@@ -111,16 +132,17 @@ async def test_each_delta_is_sent_the_moment_it_exists(live, kit):
         assert [line async for line in lines if line][-1] == "data: [DONE]"
 
 
-async def test_error_after_the_start_ends_the_stream_without_done(live):
+async def test_error_after_the_start_is_told_and_breaks_the_transfer(live, kit, caplog):
     live.pipeline.script = lambda request: [TextDelta(text="a"), StageDiedError("stage gone")]
-    *chunks, last = await read_events(live)
+    *chunks, last = await read_broken_events(live, kit)
     assert chunks[-1]["choices"][0]["delta"] == {"content": "a"}
     assert last["error"]["message"] == "stage gone"
     assert last["error"]["type"] == "server_error"
     live.pipeline.script = lambda request: [TextDelta(text="a"), ZeroDivisionError("secret")]
-    *_, last = await read_events(live)
+    *_, last = await read_broken_events(live, kit)
     assert last["error"]["code"] == "internal_error"
     assert "secret" not in last["error"]["message"]
+    assert "uvicorn.error" not in {record.name for record in caplog.records}
 
 
 @pytest.mark.parametrize("after_first_delta", [True, False])

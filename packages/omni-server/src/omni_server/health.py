@@ -1,7 +1,7 @@
 """GET /health, /live and /metrics: what an orchestrator asks.
 
-/health is 200 only while the pipeline and every stage are ready; /live as long as the event loop
-turns.
+/health is 200 only while every stage is ready, in one replica at least; /live as long as the event
+loop turns.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ def router(context: ServerContext) -> APIRouter:
             stages = await context.pipeline.stats()
         except NotReadyError:
             stages = {}
-        return Response(context.metrics.render(stages), media_type=CONTENT_TYPE_LATEST)
+        text = context.metrics.render(stages, context.pipeline.occupancy())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes
 
 
 def is_ready(state: Health) -> bool:
-    """Whether every stage and the pipeline itself are ready."""
-    return state.status == "ready" and all(s.state == "ready" for s in state.stages.values())
+    """Whether all kinds of requests are served; the loss of a replica does not prevent that."""
+    started = state.status in ("ready", "degraded")
+    return started and all(stage.state == "ready" for stage in state.stages.values())

@@ -5,6 +5,7 @@ Knows ports and uvicorn. Knows nothing of the application.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from fastapi import FastAPI
 from omni_core.errors import ConfigError
 
 BACKLOG = 2048
+CUT_SHORT = "ASGI callable returned without completing response"
+"""What uvicorn says of a stream that an error ends; it is meant."""
 
 
 class HttpServer(uvicorn.Server):
@@ -48,4 +51,9 @@ def http_server(app: FastAPI, drain_timeout_s: float) -> HttpServer:
         server_header=False,
         timeout_graceful_shutdown=round(drain_timeout_s),
     )
+    logging.getLogger("uvicorn.error").addFilter(_not_cut_short)
     return HttpServer(config)
+
+
+def _not_cut_short(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(CUT_SHORT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 class ClientGoneError(Exception):
     """The client closed the connection before it had its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed_s = time.perf_counter()
 
 
 def sse(event: Any) -> bytes:
@@ -63,16 +68,18 @@ class EventStream(Response):
     """A response of server-sent events whose status waits for the first of them.
 
     An error before the first event is an ordinary error response; one after it becomes an `error`
-    event that ends the stream without `[DONE]`. Each of `frames`, one event or several, is sent the
-    moment it exists. `frames` is closed when the response ends, however it ends. `on_end` is told
-    the HTTP status, 499 when the client left, or the status of the error that cut the stream.
+    event after which the connection breaks, so that no client takes what it has for all. Each of
+    `frames`, one event or several, is sent the moment it exists. `frames` is closed when the
+    response ends, however it ends. `on_end` is told the HTTP status, 499 when the client left, or
+    the status of the error that cut the stream; and when it was noticed that the client left
+    (`time.perf_counter`), if it did.
     """
 
     def __init__(
         self,
         frames: AsyncGenerator[bytes, None],
         headers: dict[str, str],
-        on_end: Callable[[int], None],
+        on_end: Callable[[int, float | None], None],
     ) -> None:
         super().__init__(status_code=200, headers=headers)
         self._frames = frames
@@ -81,14 +88,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        status = INTERNAL_SERVER_ERROR
+        status, gone_s = INTERNAL_SERVER_ERROR, None
         try:
             async with aclosing(self._frames):
                 status = await while_connected(self._respond(scope, receive, send), receive)
-        except ClientGoneError:
-            status = CLIENT_CLOSED_REQUEST
+        except ClientGoneError as gone:
+            status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
         finally:
-            self._on_end(status)
+            self._on_end(status, gone_s)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> int:
         try:
@@ -133,5 +140,6 @@ async def _write(send: Send, data: bytes, more: bool = True) -> None:
 
 
 async def _cut(error: OmniError, send: Send) -> int:
-    await _write(send, sse(error_object(error)), more=False)
+    """Tell the error and leave the response open: the server ends the connection then."""
+    await _write(send, sse(error_object(error)))
     return error.status

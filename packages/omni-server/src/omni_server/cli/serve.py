@@ -12,14 +12,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import cast
 
 import typer
 
 from omni_core.config import Layout as PipelineLayout
 from omni_core.errors import ConfigError
-from omni_core.pipeline import Pipeline
+from omni_core.pipeline import AdmissionLimits, Pipeline
 from omni_server.app import create_app
 from omni_server.cli.configuration import Configuration, command_line, read
 from omni_server.cli.options import (
@@ -32,8 +32,11 @@ from omni_server.cli.options import (
     Host,
     Layout,
     MaxBodyMib,
+    MaxInFlight,
+    MaxQueue,
     ModelPath,
     Port,
+    RequestTimeoutS,
     ServedModelName,
     Variant,
 )
@@ -63,6 +66,9 @@ def serve(
     layout: Layout = None,
     served_model_name: ServedModelName = None,
     max_body_mib: MaxBodyMib = None,
+    max_in_flight: MaxInFlight = None,
+    max_queue: MaxQueue = None,
+    request_timeout_s: RequestTimeoutS = None,
     drain_timeout_s: DrainTimeoutS = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
@@ -76,6 +82,7 @@ def serve(
     settings = Settings(
         served_model_name=configuration.served_model_name,
         max_body_bytes=server["max_body_mib"] * MIB,
+        request_timeout_s=server["request_timeout_s"],
     )
 
     def announce(line: str) -> None:
@@ -102,6 +109,10 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
             overrides=asked.overrides,
             config=asked.file,
             on_progress=progress,
+            limits=AdmissionLimits(
+                max_in_flight=configuration.server["max_in_flight"].value,
+                max_queue=configuration.server["max_queue"].value,
+            ),
         )
     except ConfigError as error:
         configuration.refuse(error)
@@ -117,7 +128,8 @@ async def run(
     drain_timeout_s: float,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline.
+    """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline. Raises what ends
+    the pipeline by itself.
 
     The pipeline fails the requests that outlast the drain, so that each client is told.
     """
@@ -161,26 +173,24 @@ class Stopping:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def wait(self, answering: asyncio.Task[None]) -> None:
-        """Until a signal has come, or the server has ended by itself."""
+        """Until a signal has come, or the server has ended by itself; raises what has ended the
+        pipeline."""
         asked = asyncio.create_task(self.asked.wait())
-        await asyncio.wait({asked, answering}, return_when=asyncio.FIRST_COMPLETED)
+        failed = asyncio.create_task(self._pipeline.failed())
+        await asyncio.wait({asked, failed, answering}, return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
+        if failed.done():
+            raise failed.result()
+        failed.cancel()
 
     def stop(self) -> None:
         """One signal has arrived."""
         if self.asked.is_set():
-            self._kill()
+            os._exit(KILLED_BY_SIGINT)  # which the stages do not survive
         self.asked.set()
         self._server.should_exit = True
         if self.starting is not None:
             self.starting.cancel()
-
-    def _kill(self) -> None:
-        stages = self._pipeline.health().stages.values()
-        for pid in {stage.pid for stage in stages if stage.state != "dead"} - {0, os.getpid()}:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        os._exit(KILLED_BY_SIGINT)
 
 
 def url_of(listener: socket.socket) -> str:
