@@ -161,20 +161,23 @@ def test_an_aborted_request_that_waits_is_never_computed() -> None:
         gate.open()
         outbox.wait_for("done", "c")
     assert gate.batches == [["a"], ["c"]]
-    assert outbox.of("b") == []
+    assert outbox.of("b") == [Call("released", "b")]
 
 
-def test_an_aborted_request_that_runs_sends_nothing() -> None:
+def test_an_aborted_request_that_runs_is_let_go_of_when_it_is_computed() -> None:
     gate = Gate()
     scheduler = SimpleScheduler(gate)
     with running(scheduler, [work("a")]) as (inbox, outbox):
         gate.until_entered()
-        inbox.put(Abort("a"))
-        until(lambda: scheduler.stats()["running"] == 0)
-        inbox.put(work("b"))
+        for item in (Abort("a"), Abort("a"), work("b"), Abort("nobody")):
+            inbox.put(item)
+        outbox.wait_for("released", "nobody")
+        assert outbox.of("a") == []
+        assert scheduler.stats()["running"] == 1
         gate.open()
         outbox.wait_for("done", "b")
-    assert outbox.of("a") == []
+        assert scheduler.stats()["running"] == 0
+    assert outbox.of("a") == [Call("released", "a")]
 
 
 def test_a_result_that_is_an_error_fails_its_request_only() -> None:

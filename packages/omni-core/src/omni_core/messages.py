@@ -163,11 +163,12 @@ class StatsQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StatsReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Counters by stage."""
+    """Counters by stage, and of how the process sends and receives tensors."""
 
     query_id: int
     process: str
     stats: dict[str, dict[str, float]]
+    relay: dict[str, float] = {}
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -185,5 +186,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 ToStage: TypeAlias = (
     Setup | DataReady | StreamChunk | StreamDone | AbortRequest | PeerDied | StatsQuery | Shutdown
 )
-ToCoordinator: TypeAlias = Hello | Progress | Ready | Emit | Done | Fail | Released | StatsReply | Crash
+ToCoordinator: TypeAlias = (
+    Hello | Progress | Ready | Emit | Done | Fail | Released | StatsReply | Crash
+)
 AnyMessage: TypeAlias = ToStage | ToCoordinator

@@ -114,7 +114,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     params: RequestParams = RequestParams()
     request_id: str | None = None
-    """Chosen by the caller for logs; need not be unique. Drawn when absent."""
+    """Chosen by the caller for logs and for `Pipeline.cancel`; need not be unique. Drawn when
+    absent."""
+    client: str = ""
+    """Whom the request is for; clients take turns where requests wait."""
+    timeout_s: float | None = None
+    """The request fails when it has not ended after so long, its wait in the queue included."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,7 @@ class DecodeScheduler:
                     self._streams[item.request_id].ended = True
             case Abort():
                 self._streams.pop(item.request_id, None)
+                outbox.released(item.request_id)
             case Close():
                 return False
             case _:

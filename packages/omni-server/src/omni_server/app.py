@@ -12,20 +12,22 @@ from fastapi import FastAPI
 from omni_core.pipeline import Pipeline
 from omni_server import errors, health
 from omni_server.context import ServerContext
-from omni_server.openai import chat, models
+from omni_server.openai import chat, models, requests
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
 
 def create_app(pipeline: Pipeline, settings: Settings) -> FastAPI:
-    """The application that serves `pipeline`; needs it running only once requests come."""
+    """The application that serves `pipeline`, and observes it; needs it running only once requests
+    come."""
     context = ServerContext(
         pipeline=pipeline,
         settings=settings,
         transcripts=TranscriptStore(settings.max_audio_ids, settings.audio_ttl_s),
     )
     app = FastAPI(title="Omni", version=version("omni-server"))
-    for routes in (health.router(context), models.router(context), chat.router(context)):
-        app.include_router(routes)
+    pipeline.observer = context.metrics
+    for part in (health, models, chat, requests):
+        app.include_router(part.router(context))
     errors.install(app)
     return app

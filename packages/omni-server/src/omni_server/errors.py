@@ -8,8 +8,12 @@ status  type                    raised as
 404     invalid_request_error   NotFoundError, unknown URL
 405     invalid_request_error   wrong method
 413     invalid_request_error   PayloadTooLargeError
+429     rate_limit_error        RateLimitError; with Retry-After
+499     invalid_request_error   RequestCancelledError, SlowClientError
 500     server_error            StageError, PluginError, ConfigError, ProtocolError, a bug
-503     server_error            StageDiedError, NotReadyError, OutOfMemoryError; with Retry-After
+503     server_error            StageDiedError, NotReadyError, OutOfMemoryError, OverloadedError and
+                                other retryable errors; with Retry-After
+504     server_error            DeadlineError
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from starlette.responses import Response
 
 from omni_core.errors import OmniError, RequestError
 
-RETRY_AFTER_S = 1
+_RATE_LIMITED = 429
 
 
 class JsonResponse(Response):
@@ -39,6 +43,8 @@ class JsonResponse(Response):
 
 def error_type(status: int) -> str:
     """OpenAI's `type` for an HTTP status."""
+    if status == _RATE_LIMITED:
+        return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
 
 
@@ -56,7 +62,7 @@ def error_object(error: OmniError) -> dict[str, Any]:
 
 def error_response(error: OmniError) -> JsonResponse:
     """The HTTP answer for an error; asks the client back when a retry can help."""
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.retryable else None
+    headers = {"Retry-After": str(error.retry_after_s)} if error.retryable else None
     return JsonResponse(error_object(error), status_code=error.status, headers=headers)
 
 

@@ -7,6 +7,14 @@ omni_request_duration_seconds              from the request being read to its la
 omni_time_to_first_token_seconds           to the first text of a reply
 omni_time_to_first_audio_seconds           to the first audio of a reply
 omni_prompt_tokens_total, omni_completion_tokens_total{kind}
+omni_queue_depth, omni_requests_admitted   requests that wait for a place in the stages; in them
+omni_requests_refused_total{reason}        not let in, or put out of a full queue
+omni_aborts_total{reason}                  requests ended before their reply: "disconnect", or the
+                                           code of the error
+omni_abort_client_gone_seconds             from the request being read to its client being gone
+omni_abort_sent_seconds                    from there to the abort being sent to the stages
+omni_abort_released_seconds{stage}         from there to the stage holding nothing of the request
+omni_aborts_pending                        aborted requests that some stage still holds
 omni_stage_STAT{stage}                     every number of `Pipeline.stats()`, as a gauge
 """
 
@@ -20,14 +28,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from omni_core.pipeline import Occupancy
 from omni_core.types import AudioDelta, Event, Finished, TextDelta
 
+ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LATENCY_BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120)
 StageStats = dict[str, dict[str, float]]
 
 
 class Metrics:
-    """One server's numbers, in a registry of their own."""
+    """One server's numbers, in a registry of their own; observes the pipeline."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -44,14 +54,43 @@ class Metrics:
         self.completion_tokens = Counter(
             "omni_completion_tokens", "Generated tokens", ["kind"], registry=self.registry
         )
+        self.refusals = Counter(
+            "omni_requests_refused", "Requests refused", ["reason"], registry=self.registry
+        )
+        self.aborts = Counter("omni_aborts", "Requests aborted", ["reason"], registry=self.registry)
+        self.client_gone = self._abort_time("client_gone", "Request to its client being gone")
+        self.abort_sent = self._abort_time("sent", "Client gone to abort sent")
+        self.abort_released = self._abort_time("released", "Abort sent to stage empty", "stage")
+
+    def refused(self, reason: str) -> None:
+        """See `Observer.refused`."""
+        self.refusals.labels(reason).inc()
+
+    def aborted(self, reason: str) -> None:
+        """See `Observer.aborted`."""
+        self.aborts.labels(reason).inc()
+
+    def released(self, stage: str, after_s: float) -> None:
+        """See `Observer.released`."""
+        self.abort_released.labels(stage).observe(after_s)
+
+    def _abort_time(self, name: str, documentation: str, *labels: str) -> Histogram:
+        return Histogram(
+            f"omni_abort_{name}_seconds",
+            documentation,
+            labels,
+            buckets=ABORT_BUCKETS_S,
+            registry=self.registry,
+        )
 
     def _latency(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
-    def render(self, stages: StageStats) -> bytes:
-        """The exposition text, stage numbers included."""
+    def render(self, stages: StageStats, occupancy: Occupancy) -> bytes:
+        """The exposition text, with the numbers of the stages and of the queue before them."""
         families = CollectorRegistry()
         families.register(_StageCollector(stages))
+        families.register(_OccupancyCollector(occupancy))
         return generate_latest(self.registry) + generate_latest(families)
 
 
@@ -81,11 +120,15 @@ class RequestTimer:
             case _:
                 pass
 
-    def end(self, status: int) -> None:
-        """Note how the request ended."""
+    def end(self, status: int, gone_s: float | None = None) -> None:
+        """Note how the request ended; `gone_s` is when its client was noticed to have left, by
+        `time.perf_counter`, once the stages have been sent the abort."""
         if self._ended:
             return
         self._ended = True
+        if gone_s is not None:
+            self._metrics.client_gone.observe(gone_s - self._start)
+            self._metrics.abort_sent.observe(time.perf_counter() - gone_s)
         self._metrics.in_flight.dec()
         self._metrics.requests.labels(str(status)).inc()
         self._metrics.duration.observe(time.perf_counter() - self._start)
@@ -105,3 +148,18 @@ class _StageCollector(Collector):
                 )
                 family.add_metric([stage], value)
         return families.values()
+
+
+class _OccupancyCollector(Collector):
+    def __init__(self, occupancy: Occupancy) -> None:
+        self._occupancy = occupancy
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        now = self._occupancy
+        yield GaugeMetricFamily("omni_queue_depth", "Requests that wait", value=now.queued)
+        yield GaugeMetricFamily(
+            "omni_requests_admitted", "Requests in the stages", value=now.in_flight
+        )
+        yield GaugeMetricFamily(
+            "omni_aborts_pending", "Aborted requests that a stage holds", value=now.aborting
+        )

@@ -20,6 +20,8 @@ class Settings:
     """The id under which the one loaded model is listed and asked for."""
     max_body_bytes: int = 256 * MIB
     """Larger request bodies are refused with 413 while they are being read."""
+    request_timeout_s: float | None = None
+    """The longest a request may take; None is no limit. A request may ask for less."""
     audio_ttl_s: float = 3600.0
     """How long a reply's audio id may be named in a later assistant message."""
     max_audio_ids: int = 4096

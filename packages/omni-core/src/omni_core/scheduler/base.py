@@ -77,6 +77,10 @@ class Inbox:
         except queue.Empty:
             return None
 
+    def depth(self) -> int:
+        """Items that nobody has taken yet."""
+        return self._queue.qsize()
+
     def drain(self, *, block: bool, timeout_s: float | None = None) -> list[InboxItem]:
         """All that is there now; with `block`, at least one, unless `timeout_s` passes first."""
         items: list[InboxItem] = []
@@ -92,7 +96,8 @@ class Inbox:
 class Outbox(Protocol):
     """Where a stage's results go. Every method may be called from any thread of the stage.
 
-    A request ends in a stage with exactly one of `done`, `complete` or `fail`, or by `Abort`.
+    A request ends in a stage with exactly one of `done`, `complete` or `fail`, or by `Abort`. An
+    `Abort`, of whatever request, is answered with `released`.
     """
 
     def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
@@ -118,6 +123,9 @@ class Outbox(Protocol):
 
     def fail(self, request_id: str, error: OmniError) -> None:
         """The request cannot go on; the coordinator aborts it everywhere else."""
+
+    def released(self, request_id: str) -> None:
+        """The stage holds nothing of a request that was aborted; nothing computes for it."""
 
 
 class Scheduler(Protocol):

@@ -77,6 +77,7 @@ class OmniScheduler:
                     self._feed(item.request_id, None, outbox)
                 case Abort():
                     self._drop(item.request_id)
+                    outbox.released(item.request_id)
                 case Close():
                     return False
                 case _:

@@ -51,6 +51,8 @@ class SimpleScheduler:
         self._waiting: deque[tuple[Work, float]] = deque()
         """Each with its cost."""
         self._running: set[str] = set()
+        self._aborted: set[str] = set()
+        """Those of `_running` whose result nobody wants."""
         self._closing = False
         self._requests = 0
         self._batches = 0
@@ -70,7 +72,7 @@ class SimpleScheduler:
                     case Work():
                         self._enter(item, outbox)
                     case Abort():
-                        self._forget(item.request_id)
+                        self._forget(item.request_id, outbox)
                     case Close():
                         self._closing = True
                     case Chunk() | ChunksDone() | None:
@@ -98,9 +100,13 @@ class SimpleScheduler:
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             outbox.fail(work.request_id, as_omni_error(exc))
 
-    def _forget(self, request_id: str) -> None:
+    def _forget(self, request_id: str, outbox: Outbox) -> None:
+        """What is being computed is let go of once that has come to its end."""
+        if request_id in self._running:
+            self._aborted.add(request_id)
+            return
         self._waiting = deque(w for w in self._waiting if w[0].request_id != request_id)
-        self._running.discard(request_id)
+        outbox.released(request_id)
 
     def _work(self, outbox: Outbox) -> None:
         while batch := self._take_batch():
@@ -152,9 +158,12 @@ class SimpleScheduler:
 
     def _publish(self, work: Work, result: Payload | OmniError, outbox: Outbox) -> None:
         with self._changed:
-            if work.request_id not in self._running:
-                return  # aborted meanwhile
             self._running.discard(work.request_id)
+            aborted = work.request_id in self._aborted
+            self._aborted.discard(work.request_id)
+        if aborted:
+            outbox.released(work.request_id)
+            return
         if isinstance(result, OmniError):
             outbox.fail(work.request_id, result)
             return

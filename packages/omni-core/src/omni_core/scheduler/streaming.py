@@ -143,6 +143,7 @@ class StreamingScheduler:
                         reply.ended = True
                 case Abort():
                     self._drop(item.request_id)
+                    outbox.released(item.request_id)
                 case Close():
                     return False
                 case _:

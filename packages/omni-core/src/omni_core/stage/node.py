@@ -94,9 +94,9 @@ class StageNode:
             self._inbox.put(Abort(request_id))
 
     def stats(self) -> dict[str, float]:
-        """The scheduler's numbers, and the node's: requests the stage owes an end ("held"), those of
-        them that wait for another payload ("gathering"), items the loop has not taken yet ("inbox"),
-        what came for requests that had ended ("late") and the ids kept against that."""
+        """The scheduler's numbers, and the node's: requests the stage owes an end ("held"), those
+        of them that wait for another payload ("gathering"), items the loop has not taken yet
+        ("inbox"), what came for requests that had ended ("late"), and ids kept against that."""
         with self._lock:
             self._settled.sweep()
             mine = {

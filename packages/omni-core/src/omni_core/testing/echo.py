@@ -77,6 +77,7 @@ class Writer:
                     self._say(item, outbox)
                 case Abort():
                     self._hanging.discard(item.request_id)
+                    outbox.released(item.request_id)
                 case Close():
                     return
                 case Chunk() | ChunksDone() | None:

@@ -26,17 +26,24 @@ from omni_core.config.draft import Given
 from omni_core.config.fields import PIPELINE_FIELDS, Field, number, text, whole
 from omni_core.errors import ConfigError
 from omni_core.hub import checkpoint_directory, model_name
-from omni_core.pipeline import model_info
+from omni_core.pipeline import AdmissionLimits, model_info
 from omni_core.plugins import Plugins
 from omni_core.specs import PipelineConfig
 from omni_core.validate import nearest
 from omni_server.cli.overrides import parse_overrides
+
+_LIMITS: Final = AdmissionLimits()
 
 SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "host": text("address to listen on"),
     "port": whole("port to listen on; 0 picks a free one", least=0, most=65535),
     "served_model_name": text("the id clients ask for", optional=True),
     "max_body_mib": whole("largest request body, MiB", least=1),
+    "max_in_flight": whole("requests in the stages at once", least=1),
+    "max_queue": whole("requests that wait for a place in the stages", least=0),
+    "request_timeout_s": number(
+        "the longest a request may take, seconds; null is no limit", least=0.001, optional=True
+    ),
     "drain_timeout_s": number("how long Ctrl-C waits for open requests, seconds", least=0),
 }
 """What may stand under `server` in the file, and as `--name` on the command line."""
@@ -45,6 +52,9 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "port": 8000,
     "served_model_name": None,
     "max_body_mib": 256,
+    "max_in_flight": _LIMITS.max_in_flight,
+    "max_queue": _LIMITS.max_queue,
+    "request_timeout_s": None,
     "drain_timeout_s": 30.0,
 }
 """`served_model_name` None is the directory's name, or the hub id."""

@@ -43,6 +43,16 @@ ServedModelName: TypeAlias = Annotated[
 MaxBodyMib: TypeAlias = Annotated[
     int | None, typer.Option(help="Largest request body, 256 if not set.")
 ]
+MaxInFlight: TypeAlias = Annotated[
+    int | None, typer.Option(help="Requests in the stages at once, 128 if not set.")
+]
+MaxQueue: TypeAlias = Annotated[
+    int | None,
+    typer.Option(help="Requests that wait for a place there, 1024 if not set; 0 is no queue."),
+]
+RequestTimeoutS: TypeAlias = Annotated[
+    float | None, typer.Option(help="Longest a request may take; no limit if not set.")
+]
 DrainTimeoutS: TypeAlias = Annotated[
     float | None, typer.Option(help="How long Ctrl-C waits for open requests, 30 if not set.")
 ]

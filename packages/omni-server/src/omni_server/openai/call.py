@@ -48,8 +48,14 @@ def parse_call(
     served_model_name: str,
     rules: MessageRules,
     request_id: str,
+    client_named: Callable[[str | None], str],
+    longest_s: float | None,
 ) -> ChatCall:
-    """Check a request body against the API and against what this pipeline can do."""
+    """Check a request body against the API and against what this pipeline can do.
+
+    `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
+    server lets a request take.
+    """
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
     _refuse_unsupported(chat, pipeline.info)
@@ -67,7 +73,13 @@ def parse_call(
     _check_reply_length(chat, pipeline.info.context_length)
     messages = to_messages(chat, rules)
     return ChatCall(
-        request=Request(messages=messages, params=params, request_id=request_id),
+        request=Request(
+            messages=messages,
+            params=params,
+            request_id=request_id,
+            client=client_named(chat.user),
+            timeout_s=min(filter(None, (chat.timeout, longest_s)), default=None),
+        ),
         stream=bool(chat.stream),
         wants_audio=wants_audio,
         audio_format=_audio_format(chat, wants_audio),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
 from omni_core.types import AudioDelta, Channel, Finished, TextDelta, TokenLogprob
 from omni_server.body import read_body
+from omni_server.callers import client_key
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
@@ -58,7 +60,7 @@ def router(context: ServerContext) -> APIRouter:
 async def _answer(request: Request, context: ServerContext) -> Response:
     """Own the request's timer: whatever ends the request, it is counted once."""
     timer = RequestTimer(context.metrics)
-    status = INTERNAL_SERVER_ERROR
+    status, gone_s = INTERNAL_SERVER_ERROR, None
     streaming = False
     try:
         ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
@@ -71,6 +73,8 @@ async def _answer(request: Request, context: ServerContext) -> Response:
                 transcript_of=context.transcripts.get, limits=context.settings.media
             ),
             request_id=request_id,
+            client_named=partial(client_key, request),
+            longest_s=context.settings.request_timeout_s,
         )
         _require_serving(context.pipeline)
         headers = {"x-request-id": request_id}
@@ -80,15 +84,15 @@ async def _answer(request: Request, context: ServerContext) -> Response:
         reply = await while_connected(_collect(call, ids, context, timer), request.receive)
         status = 200
         return JsonResponse(reply, headers=headers)
-    except ClientGoneError:
-        status = CLIENT_CLOSED_REQUEST
+    except ClientGoneError as gone:
+        status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except OmniError as error:
         status = error.status
         raise
     finally:
         if not streaming:
-            timer.end(status)
+            timer.end(status, gone_s)
 
 
 def _require_serving(pipeline: Pipeline) -> None:

@@ -25,6 +25,7 @@ PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 FramesPerSecond: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
 
@@ -154,6 +155,8 @@ class ChatBody(SamplingFields, kw_only=True):
     total_pixels: PositiveInt | None = None
     stage_params: dict[str, dict[str, Any] | None] | None = None
     include_timeline: bool | None = None
+    timeout: Seconds | None = None
+    user: str | None = None
 
     n: PositiveInt | None = None
     tools: Any = None
