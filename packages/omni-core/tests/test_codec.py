@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from omni_core.codec import INLINE_LIMIT_BYTES, Codec, Refused, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import DataReady, Emit, StreamChunk, ToCoordinator, ToStage
 from omni_core.relay.local import unshare
-from omni_core.relay.shm import SharedMemory
+from omni_core.relay.slabs import SharedMemory
+from omni_core.tensors import tensor_over
 from omni_core.types import AudioDelta, CodecDelta, RequestParams
 
 LARGE = INLINE_LIMIT_BYTES + 8
@@ -30,14 +32,24 @@ def round_trip(data: Any, codec: Codec | None = None) -> Any:
 
 
 def frames_of(ref: list[Any], *tensors: bytes) -> list[bytes]:
-    """A chunk whose data is a tensor described by `ref`: kind, dtype, shape, frame, segment."""
+    """A chunk whose data is a tensor described by `ref`: kind, dtype, shape, frame, data, slab."""
     ext = msgspec.msgpack.Ext(1, msgspec.msgpack.encode(ref))
     return [msgspec.msgpack.encode(chunk(ext)), *tensors]
 
 
+def slab(
+    pool: str, generation: int = 1, runs: Any = ((0, 1),), size_bytes: int = 8
+) -> tuple[Any, ...]:
+    """What a reference to shared memory looks like on the wire."""
+    return pool, generation, runs, size_bytes, False, False
+
+
 @pytest.fixture
-def shm(tmp_path: Path) -> SharedMemory:
-    return SharedMemory(tmp_path)
+def shm(tmp_path: Path) -> Iterator[SharedMemory]:
+    made = SharedMemory(tmp_path, "a")
+    yield made
+    made.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -108,24 +120,40 @@ def test_nested_payloads_round_trip() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_large_tensors_ride_in_shared_memory(shm: SharedMemory, tmp_path: Path, kind: str) -> None:
+def test_large_tensors_ride_in_shared_memory(shm: SharedMemory, kind: str) -> None:
     codec = Codec(shm)
     array = np.arange(LARGE, dtype=np.uint8)
     frames = codec.encode(chunk(array if kind == "numpy" else torch.from_numpy(array)))
     assert len(frames) == 1
-    assert (codec.bytes_inline, codec.bytes_shared) == (0, LARGE)
-    assert len(list(tmp_path.iterdir())) == 1
+    stats = codec.stats()
+    assert (stats["bytes_inline"], stats["bytes_lent"]) == (0, LARGE)
     back = codec.decode(frames, ToStage).data
-    assert list(tmp_path.iterdir()) == []
+    assert codec.stats()["slots_used"] == 1
     np.testing.assert_array_equal(np.asarray(back), array)
+    del back
+    assert codec.stats()["slots_used"] == 0
 
 
-def test_small_tensors_ride_inline(shm: SharedMemory, tmp_path: Path) -> None:
+def test_an_array_in_shared_memory_cannot_be_written_to(shm: SharedMemory) -> None:
+    codec = Codec(shm)
+    back = codec.decode(codec.encode(chunk(np.zeros(LARGE))), ToStage).data
+    with pytest.raises(ValueError, match="read-only"):
+        back[0] = 1.0
+    assert torch.equal(tensor_over(back), torch.zeros(LARGE, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_torch_tensor_in_shared_memory_comes_without_a_warning(shm: SharedMemory) -> None:
+    codec = Codec(shm)
+    sent = torch.randn(3, LARGE).to(torch.bfloat16)
+    assert torch.equal(codec.decode(codec.encode(chunk(sent)), ToStage).data, sent)
+
+
+def test_small_tensors_ride_inline(shm: SharedMemory) -> None:
     codec = Codec(shm)
     frames = codec.encode(chunk([np.zeros(4), np.ones(INLINE_LIMIT_BYTES, np.uint8)]))
     assert len(frames) == 1
-    assert list(tmp_path.iterdir()) == []
-    assert codec.bytes_shared == 0
+    assert codec.stats()["bytes_lent"] == 0
 
 
 def test_frames_share_no_memory_with_the_message() -> None:
@@ -151,10 +179,29 @@ def test_other_objects_are_refused_inside_a_process_too(value: Any) -> None:
         unshare(chunk({"x": [value]}))
 
 
-def test_a_refused_message_leaves_no_segment(shm: SharedMemory, tmp_path: Path) -> None:
+def test_a_message_that_is_not_sent_leaves_nothing_in_shared_memory(shm: SharedMemory) -> None:
     with pytest.raises(TypeError):
         Codec(shm).encode(chunk([np.zeros(LARGE), np.zeros(LARGE), object()]))
-    assert list(tmp_path.iterdir()) == []
+    assert shm.stats()["slots_used"] == 0
+    assert shm.stats()["bytes_lent"] == 2 * 8 * LARGE
+
+
+@pytest.mark.parametrize("spoil", ["whole", "type", "tensor"])
+def test_a_refused_message_leaves_nothing_in_shared_memory(shm: SharedMemory, spoil: str) -> None:
+    codec, large = Codec(shm), np.zeros(LARGE)
+    match spoil:
+        case "whole":
+            message = chunk([large, msgspec.msgpack.Ext(9, b"x"), large])
+        case "type":
+            message = msgspec.structs.replace(chunk([large, large]), request_id=3)
+        case "tensor":
+            bad = msgspec.msgpack.encode(["numpy", "<f4", [2], 0])
+            message = chunk([large, msgspec.msgpack.Ext(1, bad), large])
+    [frame] = codec.encode(message)
+    assert shm.stats()["slots_used"] > 0
+    [refused] = codec.decode_batch([batch([frame])], ToStage)
+    assert isinstance(refused, Refused)
+    assert shm.stats()["slots_used"] == 0
 
 
 def test_events_keep_their_arrays() -> None:
@@ -193,24 +240,31 @@ def test_two_readers_never_share_a_container() -> None:
 @pytest.mark.parametrize(
     "ref",
     [
-        ["numpy", "<f4", [3], 1, ""],  # 12 bytes expected, 8 came
-        ["numpy", "<f4", [1], 1, ""],
-        ["numpy", "<f4", [-1, -2], 1, ""],
-        ["numpy", "<f4", [2], 2, ""],  # no such frame
-        ["numpy", "|O", [1], 1, ""],
-        ["numpy", "nonsense", [2], 1, ""],
-        ["numpy", "<f4,|O", [1], 1, ""],
-        ["torch", "nonsense", [2], 1, ""],
-        ["torch", "nn", [2], 1, ""],
-        ["torch", "__class__", [2], 1, ""],
-        ["torch", "float32", [-2, -1], 1, ""],
-        ["torch", "float32", [3], 1, ""],
-        ["torch", "float32", [2**62, 2**62, 0], 1, ""],
-        ["pickle", "<f4", [2], 1, ""],
-        ["numpy", "<f4", [2], 0, "../../etc/passwd"],
-        ["numpy", "<f4", [2], 0, "1-1/../../x"],
-        ["numpy", "<f4", [2], 0, "1-1"],  # no such segment
-        ["numpy", "<f4", [2], -1, ""],
+        ["numpy", "<f4", [3], 1],  # 12 bytes expected, 8 came
+        ["numpy", "<f4", [1], 1],
+        ["numpy", "<f4", [-1, -2], 1],
+        ["numpy", "<f4", [2], 2],  # no such frame
+        ["numpy", "|O", [1], 1],
+        ["numpy", "nonsense", [2], 1],
+        ["numpy", "<f4,|O", [1], 1],
+        ["torch", "nonsense", [2], 1],
+        ["torch", "nn", [2], 1],
+        ["torch", "__class__", [2], 1],
+        ["torch", "float32", [-2, -1], 1],
+        ["torch", "float32", [3], 1],
+        ["torch", "float32", [2**62, 2**62, 0], 1],
+        ["pickle", "<f4", [2], 1],
+        ["numpy", "<f4", [2], 0],  # no bytes at all
+        ["numpy", "<f4", [2], 0, None, slab("../../etc/passwd@1")],
+        ["numpy", "<f4", [2], 0, None, slab("b@1")],  # no such pool
+        ["numpy", "<f4", [2], 0, None, slab("a@1", generation=0)],
+        ["numpy", "<f4", [2], 0, None, slab("a@1", runs=[])],
+        ["numpy", "<f4", [2], 0, None, slab("a@1", runs=[[0, 0]])],
+        ["numpy", "<f4", [2], 0, None, slab("a@1", runs=[[-1, 1]])],
+        ["numpy", "<f4", [2], 0, None, slab("a@1", size_bytes=0)],
+        ["numpy", "<f4", [2], 0, None, slab("a@1", size_bytes=2**62)],
+        ["numpy", "<f4", [2], 0, None, "a@1"],
+        ["numpy", "<f4", [2], -1],
         ["numpy", "<f4"],
         "text",
     ],
@@ -226,7 +280,7 @@ def test_a_hostile_tensor_is_a_protocol_error(ref: Any, shm: SharedMemory) -> No
 
 
 def test_a_true_reference_passes_the_same_way(shm: SharedMemory) -> None:
-    frames = frames_of(["numpy", "<f4", [2], 1, ""], np.float32([1, 2]).tobytes())
+    frames = frames_of(["numpy", "<f4", [2], 1], np.float32([1, 2]).tobytes())
     np.testing.assert_array_equal(Codec(shm).decode(frames, ToStage).data, [1, 2])
 
 
@@ -258,7 +312,7 @@ def test_a_truncated_header_is_a_protocol_error(keep: int) -> None:
 
 def test_shared_memory_is_refused_by_a_process_without_it() -> None:
     with pytest.raises(ProtocolError, match="does not use"):
-        Codec().decode(frames_of(["numpy", "<f4", [2], 0, "1-1"]), ToStage)
+        Codec().decode(frames_of(["numpy", "<f4", [2], 0, None, slab("a@1")]), ToStage)
 
 
 def test_an_event_without_an_array_is_a_protocol_error() -> None:

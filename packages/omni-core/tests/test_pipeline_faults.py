@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import zmq
 
-from omni_core.addresses import COORDINATOR, address, segments
+from omni_core.addresses import COORDINATOR, address
 from omni_core.codec import batch
 from omni_core.config import Layout
 from omni_core.coordinator import runtime as runtime_module
@@ -133,10 +133,10 @@ async def leave_after(pipeline: Pipeline, text: str, events: int) -> None:
 
 
 async def is_busy(pipeline: Pipeline) -> bool:
-    """Whether a stage or a segment still holds anything of any request."""
+    """Whether a stage or shared memory still holds anything of any request."""
     stages = (await pipeline.stats()).values()
-    left = any(segments(runtime_of(pipeline).run_dir).iterdir())
-    return left or any(stage["held"] or stage["running"] for stage in stages)
+    lent = any(relay["slots_used"] for relay in (await pipeline.relay_stats()).values())
+    return lent or any(stage["held"] or stage["running"] for stage in stages)
 
 
 @pytest.mark.parametrize("layout", ["auto", "per-stage"])

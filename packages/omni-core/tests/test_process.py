@@ -27,7 +27,7 @@ from omni_core.messages import (
     ToCoordinator,
     ToStage,
 )
-from omni_core.relay.shm import SharedMemory
+from omni_core.relay.slabs import SharedMemory
 from omni_core.stage.egress import Egress
 from omni_core.stage.process import StageProcess
 
@@ -91,7 +91,10 @@ def test_counters_are_told_by_stage(process: StageProcess) -> None:
     stats = SimpleNamespace(stats=lambda: {"n": 1.0}, close=lambda: None, join=lambda s: None)
     process._nodes["x"] = stats  # type: ignore[assignment]
     process._dispatch(StatsQuery(query_id=8))
-    assert posted(process) == [StatsReply(query_id=8, process="front", stats={"x": {"n": 1.0}})]
+    [reply] = posted(process)
+    assert isinstance(reply, StatsReply)
+    assert (reply.query_id, reply.process, reply.stats) == (8, "front", {"x": {"n": 1.0}})
+    assert reply.relay["slots_used"] == reply.relay["bytes_inline"] == 0
 
 
 def test_a_message_for_no_stage_fails_its_request(process: StageProcess) -> None:
@@ -103,10 +106,10 @@ def test_a_message_for_no_stage_fails_its_request(process: StageProcess) -> None
 
 
 def test_a_lost_segment_fails_its_request(process: StageProcess, tmp_path: Path) -> None:
-    sender = Codec(SharedMemory(segments(tmp_path)))
+    sender = Codec(SharedMemory(segments(tmp_path), "peer"))
     large = np.zeros(INLINE_LIMIT_BYTES + 1, np.uint8)
     [header] = sender.encode(StreamChunk(request_id="r", source="a", target="x", data=large))
-    for segment in segments(tmp_path).iterdir():
+    for segment in segments(tmp_path).glob("peer@*"):
         segment.unlink()
     with zmq.Context() as context, context.socket(zmq.PUSH) as line:
         line.connect(address(tmp_path, "front"))

@@ -2,13 +2,12 @@
 
 A ZMQ message is one frame with msgpack messages, plus frames of raw tensor bytes that the last of
 them may have. Each tensor is an extension value that holds its bytes if they are few, or says where
-they are: in a frame, or in a shared-memory segment. Knows encodings. Knows nothing of sockets or
-stages.
+they are: in a frame, or in shared memory. Knows encodings. Knows nothing of sockets or stages.
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
 import struct
 import sys
 import threading
@@ -22,9 +21,11 @@ import numpy as np
 
 from omni_core.errors import ProtocolError
 from omni_core.messages import AnyMessage
-from omni_core.relay.shm import SharedMemory
+from omni_core.relay.base import Relay
+from omni_core.relay.pool import Bytes, SlabReference
 
-Frame: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+Frame: TypeAlias = bytes | bytearray | memoryview
+_Shm: TypeAlias = Relay[Bytes, SlabReference]
 _Kind: TypeAlias = Literal["numpy", "torch"]
 _TENSOR_EXT: Final = 1
 _ARRAY_32: Final = struct.Struct(">BI")
@@ -41,10 +42,10 @@ class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     frame: int
-    """Index of the frame with the bytes; 0 if they are in `segment` or `data`."""
-    segment: str
+    """Index of the frame with the bytes; 0 if they are in `data` or `slab`."""
     data: bytearray | None = None
     """The bytes themselves. Of a type that the reader may write to."""
+    slab: SlabReference | None = None
 
 
 class _Address(msgspec.Struct):
@@ -66,17 +67,18 @@ class Codec:
     Any thread may encode; one alone decodes.
     """
 
-    def __init__(self, shm: SharedMemory | None = None) -> None:
+    def __init__(self, shm: _Shm | None = None) -> None:
         self._shm = shm
         self._threads = threading.local()
         self._incoming = _Incoming(shm)
         self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
         self._splitter = msgspec.msgpack.Decoder(list[msgspec.Raw])
+        self._scavenger = msgspec.msgpack.Decoder(ext_hook=self._incoming.drop)
         self.bytes_inline = 0
-        self.bytes_shared = 0
 
-    def encode(self, message: AnyMessage) -> list[Frame]:
-        """The message, first, and the frames of its tensors; they share no memory with it.
+    def encode(self, message: AnyMessage, target: str = "") -> list[Frame]:
+        """The message, first, and the frames of its tensors; they share no memory with it. Large
+        tensors are placed for the process `target`, which may wait: see `Relay.place`.
 
         TypeError or OverflowError if it holds anything but plain data and tensors.
         """
@@ -84,9 +86,8 @@ class Codec:
             outgoing: _Outgoing = self._threads.outgoing
         except AttributeError:
             outgoing = self._threads.outgoing = _Outgoing(self._shm)
-        frames = outgoing.encode(message)
+        frames = outgoing.encode(message, target)
         self.bytes_inline += outgoing.bytes_inline
-        self.bytes_shared += outgoing.bytes_shared
         return frames
 
     def decode(self, frames: Sequence[Frame], kind: Any) -> Any:
@@ -108,7 +109,23 @@ class Codec:
                 messages[place] = _decode(decoder, raw)
             except ProtocolError as exc:
                 messages[place] = Refused(exc, _request_of(raw))
+                self._scavenge(raw)
         return messages
+
+    def stats(self) -> dict[str, float]:
+        """Bytes of tensors by the way they went, and the numbers of the shared memory."""
+        shared = {} if self._shm is None else self._shm.stats()
+        return {"bytes_inline": self.bytes_inline, **shared}
+
+    def forget(self, process: str) -> None:
+        """A process has died: see `Relay.forget`."""
+        if self._shm is not None:
+            self._shm.forget(process)
+
+    def _scavenge(self, raw: Frame) -> None:
+        """Release what a refused message was to hold: no other will ever open it."""
+        with contextlib.suppress(*_UNREADABLE):
+            self._scavenger.decode(raw)
 
     def _decoder(self, kind: Any) -> msgspec.msgpack.Decoder[Any]:
         decoder = self._decoders.get(kind)
@@ -142,18 +159,18 @@ def _request_of(raw: Frame) -> str | None:
 class _Outgoing:
     """Encodes messages, one after the other, and places the tensors of each."""
 
-    def __init__(self, shm: SharedMemory | None) -> None:
+    def __init__(self, shm: _Shm | None) -> None:
         self._shm = shm
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._place)
-        self._segments: list[str] = []
+        self._target = ""
+        self._slabs: list[SlabReference] = []
         self._frames: list[Frame] = []
         self.bytes_inline = 0
-        self.bytes_shared = 0
 
-    def encode(self, message: AnyMessage) -> list[Frame]:
-        """The message and its frames; the counts of bytes are then those of its tensors."""
-        self._segments, self._frames = [], []
-        self.bytes_inline = self.bytes_shared = 0
+    def encode(self, message: AnyMessage, target: str) -> list[Frame]:
+        """The message and its frames; `bytes_inline` is then that of its tensors."""
+        self._target, self._slabs, self._frames = target, [], []
+        self.bytes_inline = 0
         try:
             header = self._encoder.encode(message)
         except BaseException:
@@ -168,31 +185,30 @@ class _Outgoing:
         ref = _TensorRef(kind, dtype, shape, *self._put(data))
         return msgspec.msgpack.Ext(_TENSOR_EXT, msgspec.msgpack.encode(ref))
 
-    def _put(self, data: memoryview) -> tuple[int, str, bytearray | None]:
+    def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None]:
         """Where the bytes are now; the sender may reuse its buffer at once."""
         if data.nbytes <= INLINE_LIMIT_BYTES:
             self.bytes_inline += data.nbytes
-            return 0, "", bytearray(data)
+            return 0, bytearray(data), None
         if self._shm is None:
             self.bytes_inline += data.nbytes
             self._frames.append(bytes(data))
-            return len(self._frames), "", None
-        segment = self._shm.write(data)
-        self._segments.append(segment)
-        self.bytes_shared += data.nbytes
-        return 0, segment, None
+            return len(self._frames), None, None
+        slab = self._shm.place(np.frombuffer(data, np.uint8), self._target)
+        self._slabs.append(slab)
+        return 0, None, slab
 
     def _discard(self) -> None:
         """The message will not be sent."""
         if self._shm is not None:
-            for segment in self._segments:
-                self._shm.discard(segment)
+            for slab in self._slabs:
+                self._shm.discard(slab)
 
 
 class _Incoming:
     """Finds the tensors of messages."""
 
-    def __init__(self, shm: SharedMemory | None) -> None:
+    def __init__(self, shm: _Shm | None) -> None:
         self._shm = shm
         self._refs = msgspec.msgpack.Decoder(_TensorRef)
         self.frames: Sequence[Frame] = ()
@@ -209,6 +225,13 @@ class _Incoming:
         except (TypeError, ValueError, AttributeError, RuntimeError) as exc:
             raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
 
+    def drop(self, code: int, data: memoryview) -> None:
+        """As `tensor`, for one that nobody wants."""
+        with contextlib.suppress(ProtocolError, *_UNREADABLE):
+            ref = self._refs.decode(data)
+            if self._shm is not None and ref.slab is not None:
+                self._shm.open(ref.slab)
+
     def _bytes(self, ref: _TensorRef) -> Frame:
         if ref.data is not None:
             return ref.data
@@ -216,9 +239,11 @@ class _Incoming:
             if ref.frame >= len(self.frames):
                 raise ProtocolError(f"tensor frame {ref.frame} is missing")
             return bytearray(self.frames[ref.frame])  # a copy: frames of a socket are read-only
+        if ref.slab is None:
+            raise ProtocolError("a tensor came without its bytes")
         if self._shm is None:
             raise ProtocolError("a tensor came by shared memory, which this process does not use")
-        return self._shm.read(ref.segment)
+        return self._shm.open(ref.slab).data
 
 
 def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
@@ -234,12 +259,16 @@ def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
 
 
 def _rebuild(ref: _TensorRef, data: Frame) -> Any:
+    """A tensor over the bytes; it keeps `data`, and with it what `data` keeps. Read-only where the
+    bytes are another process's and the tensor can be."""
     if ref.kind == "numpy":
         dtype = np.dtype(ref.dtype)
         if dtype.hasobject:
             raise ProtocolError("arrays of objects are refused")
         _check_size(ref, dtype.itemsize, data)
-        return np.frombuffer(data, dtype=dtype).reshape(ref.shape)
+        array = np.frombuffer(data, dtype=dtype).reshape(ref.shape)
+        array.flags.writeable = ref.slab is None
+        return array
     import torch
 
     dtype_torch = getattr(torch, ref.dtype)

@@ -197,6 +197,11 @@ class Pipeline:
         """{stage: {gauge or counter: value}}, asked of the living stages now."""
         return await self._running().stats()
 
+    async def relay_stats(self) -> dict[str, dict[str, float]]:
+        """{process: {gauge or counter: value}} of the tensors that go between processes: bytes by
+        the way they went, and the shared memory in use. Asked of the living processes now."""
+        return await self._running().relay_stats()
+
     def _running(self) -> Runtime:
         if self._runtime is None:
             raise NotReadyError("enter the pipeline first: `async with Pipeline.load(...)`")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, assert_never
 
-from omni_core.addresses import segments
+from omni_core.addresses import COORDINATOR, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.admission import AdmissionLimits
@@ -36,7 +36,8 @@ from omni_core.messages import (
     StatsReply,
     ToCoordinator,
 )
-from omni_core.relay.shm import RunDirectory, SharedMemory
+from omni_core.relay.shm import RunDirectory
+from omni_core.relay.slabs import SharedMemory, remove_leftovers
 
 _STOP_GRACE_S: Final = 8.0
 
@@ -63,7 +64,8 @@ class Runtime:
             undo.callback(self._janitor.dismiss)
             shm_dir = segments(run.path)
             shm_dir.mkdir(mode=0o700)
-            self._links = CoordinatorLinks(run.path, Codec(SharedMemory(shm_dir)))
+            self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
+            self._links = CoordinatorLinks(run.path, self._codec)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self.run_dir = run.path
@@ -77,7 +79,7 @@ class Runtime:
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
         self._supervisor = Supervisor(
-            tasks, self._fleet, self.coordinator, self._links, on_progress, self._stats.forget
+            tasks, self._fleet, self.coordinator, self._links, on_progress, self._forget
         )
         self._receiver: asyncio.Task[None] | None = None
         self._closing = False
@@ -128,7 +130,18 @@ class Runtime:
 
     async def stats(self) -> Stats:
         """Counters of the stages that answer in time."""
-        return {} if self._closing else await self._stats.ask()
+        return {} if self._closing else (await self._stats.ask()).stages
+
+    async def relay_stats(self) -> Stats:
+        """Counters of the tensors that each process sends and receives, this one included."""
+        if self._closing:
+            return {}
+        return {COORDINATOR: self._codec.stats(), **(await self._stats.ask()).relays}
+
+    def _forget(self, process: str) -> None:
+        """A process has died, and nobody waits for it any more."""
+        self._stats.forget(process)
+        remove_leftovers(segments(self.run_dir), process)
 
     async def _receive(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from omni_core.coordinator.fleet import Fleet
@@ -16,6 +17,16 @@ from omni_core.messages import StatsQuery, StatsReply
 _TIMEOUT_S: Final = 5.0
 
 Stats = dict[str, dict[str, float]]
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What the processes say."""
+
+    stages: Stats = field(default_factory=dict)
+    """{stage: counters}; the replicas of a stage are told apart: "talker", "talker.1"."""
+    relays: Stats = field(default_factory=dict)
+    """{process: counters of the tensors it sends and receives}."""
 
 
 class StatsDesk:
@@ -27,8 +38,8 @@ class StatsDesk:
         self._ids = itertools.count()
         self._open: dict[int, _Query] = {}
 
-    async def ask(self) -> Stats:
-        """{stage: counters}; the replicas of a stage are told apart: "talker", "talker.1"."""
+    async def ask(self) -> Numbers:
+        """What those that answer in time say."""
         query_id = next(self._ids)
         asked = [replica.process for replica in self._fleet.replicas if replica.state == "ready"]
         query = self._open[query_id] = _Query(set(asked))
@@ -50,7 +61,8 @@ class StatsDesk:
         if query is not None and replica is not None:
             number = self._fleet.number(replica)
             suffix = f".{number}" if number else ""
-            query.found |= {f"{stage}{suffix}": stats for stage, stats in reply.stats.items()}
+            query.found.stages |= {f"{s}{suffix}": stats for s, stats in reply.stats.items()}
+            query.found.relays[reply.process] = reply.relay
             query.settle(reply.process)
 
     def forget(self, process: str) -> None:
@@ -63,7 +75,7 @@ class _Query:
     def __init__(self, missing: set[str]) -> None:
         self._missing = missing
         self._all_there = asyncio.Event()
-        self.found: Stats = {}
+        self.found = Numbers()
 
     def settle(self, process: str) -> None:
         self._missing.discard(process)

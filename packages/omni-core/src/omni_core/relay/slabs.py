@@ -27,7 +27,6 @@ class SharedMemory:
     ) -> None:
         """`process` is the name that others `forget` it by. `before_wait` sends what is held back:
         nobody can release what he has not got."""
-        _remove_leftovers(directory, process)
         limits = limits or PoolLimits()
         self._lender = Lender(directory / f"{process}@{os.getpid()}", limits, before_wait)
         self._borrower = Borrower(directory)
@@ -58,8 +57,8 @@ class SharedMemory:
         self._lender.close()
 
 
-def _remove_leftovers(directory: Path, process: str) -> None:
-    """Delete the pool of an earlier process of this name; no two that live share one."""
+def remove_leftovers(directory: Path, process: str) -> None:
+    """Delete what a process that has died left in the directory; names are used once."""
     for path in directory.iterdir():
         if path.name.rpartition("@")[0] == process:
             path.unlink(missing_ok=True)

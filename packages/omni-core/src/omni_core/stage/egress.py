@@ -42,13 +42,20 @@ class Egress:
         self._loaded: dict[_Line, None] = {}
         """Those that hold messages back, in the order in which these were posted."""
         self._in_turns: set[int] = set()
+        self._gone: set[str] = set()
         self._closed = False
 
     def post(self, peer: str, message: ToCoordinator | ToStage) -> None:
-        """Encode and send; TypeError or OverflowError for what cannot be encoded. Does nothing once
-        closed: a thread that outlives the loop has nobody to talk to."""
-        frames = self._codec.encode(message)
+        """Encode and send; TypeError or OverflowError for what cannot be encoded, and what
+        `Relay.place` raises. Does nothing once closed, or for a peer that is gone: a thread that
+        outlives them has nobody to talk to."""
+        if peer in self._gone:
+            return
+        frames = self._codec.encode(message, peer)
         with self._lock:
+            if peer in self._gone:  # since a moment ago
+                self._codec.forget(peer)
+                return
             if self._closed:
                 return
             line = self._lines.get(peer) or self._connect(peer)
@@ -61,16 +68,23 @@ class Egress:
     def flush(self) -> None:
         """Send what is held back; from now on, this thread works in turns."""
         self._in_turns.add(threading.get_ident())
+        self.send_held_back()
+
+    def send_held_back(self) -> None:
+        """As `flush`, for a thread that need not work in turns."""
         if self._loaded:
             with self._lock:
                 self._send_all()
 
     def forget(self, peer: str) -> None:
-        """A peer is gone: drop what it has not taken. Whoever comes in its place is met anew."""
+        """A peer is gone: drop what it has not taken, and take back what it was lent. Whoever comes
+        in its place has another name."""
         with self._lock:
+            self._gone.add(peer)
             if line := self._lines.pop(peer, None):
                 self._loaded.pop(line, None)
                 line.close(linger_ms=0)
+        self._codec.forget(peer)
 
     def close(self) -> None:
         """Send nothing more; what was posted leaves within the context's linger."""

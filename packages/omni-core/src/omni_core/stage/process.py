@@ -42,8 +42,9 @@ from omni_core.messages import (
     StreamDone,
     ToStage,
 )
+from omni_core.relay.lender import pool_limits
 from omni_core.relay.local import unshare
-from omni_core.relay.shm import SharedMemory
+from omni_core.relay.slabs import SharedMemory
 from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
@@ -63,7 +64,10 @@ class StageProcess:
     def __init__(self, name: str, run_dir: Path) -> None:
         self._name = name
         self._run_dir = run_dir
-        self._codec = Codec(SharedMemory(segments(run_dir)))
+        shm_dir = segments(run_dir)
+        limits = pool_limits(shm_dir, os.environ)
+        self._shm = SharedMemory(shm_dir, name, limits, before_wait=self._send_held_back)
+        self._codec = Codec(self._shm)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._ingress = Ingress(self._context, run_dir, name, self._codec, ToStage)
@@ -107,6 +111,9 @@ class StageProcess:
     def flush(self) -> None:
         """See `Links.flush`."""
         self._egress.flush()
+
+    def _send_held_back(self) -> None:
+        self._egress.send_held_back()
 
     # -- the loop's verbs
 
@@ -154,7 +161,12 @@ class StageProcess:
     def _answer(self, query: StatsQuery) -> None:
         try:
             stats = {name: node.stats() for name, node in self._nodes.items()}
-            reply = StatsReply(query_id=query.query_id, process=self._name, stats=stats)
+            reply = StatsReply(
+                query_id=query.query_id,
+                process=self._name,
+                stats=stats,
+                relay=self._codec.stats(),
+            )
             self._egress.post(COORDINATOR, reply)
         except Exception:  # process edge: counters of a plugin must not end its process
             log.exception("counters of process %r cannot be told", self._name)
@@ -217,6 +229,7 @@ class StageProcess:
     def _close(self) -> None:
         for node in self._nodes.values():
             node.close()
+        self._shm.close()  # a loop that waits for room leaves at once
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for node in self._nodes.values():
             node.join(max(0.0, deadline - time.monotonic()))
