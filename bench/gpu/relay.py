@@ -119,7 +119,7 @@ def _rate(way: str, sender: _Sender, data: torch.Tensor, rounds: int) -> Case:
 
 
 def _through_host(data: torch.Tensor, rounds: int) -> float:
-    """Seconds for copies to the host, to the card, and a sum there: what a segment costs at least."""
+    """Seconds for copies to the host and to the card and a sum there: what a segment costs."""
     began = time.perf_counter()
     for _ in range(rounds):
         _sum(data.cpu().clone().to(data.device))
