@@ -11,7 +11,7 @@ import base64
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -59,6 +59,8 @@ class Manners:
 
     leave_after_events: int | None = None
     leave_after_s: float | None = None
+    leave_when: Callable[[Heard], bool] = lambda heard: False
+    """Asked after each event."""
     deaf: bool = False
     """Reads nothing; leaves after `leave_after_s`."""
     patience_s: float = 120.0
@@ -141,7 +143,7 @@ async def _read_events(reader: asyncio.StreamReader, manners: Manners, heard: He
         *events, rest = (rest + piece).split(b"\n\n")
         for event in events:
             _hear_event(event.decode().removeprefix("data: "), heard)
-            if heard.events == manners.leave_after_events:
+            if heard.events == manners.leave_after_events or manners.leave_when(heard):
                 heard.left = True
                 return
 
