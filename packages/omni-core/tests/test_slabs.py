@@ -27,7 +27,7 @@ from omni_core.errors import (
 )
 from omni_core.relay.lender import DEFAULT_POOL_BYTES, MIB, POOL_VARIABLE, PoolLimits, pool_limits
 from omni_core.relay.pool import Bytes, SlabReference
-from omni_core.relay.slabs import SharedMemory
+from omni_core.relay.slabs import SharedMemory, remove_leftovers
 
 SLOT = 4096
 SLOTS = 8
@@ -310,13 +310,14 @@ def test_a_view_outlives_the_process_that_lent_it(pair: Pair) -> None:
     np.testing.assert_array_equal(view, tensor(2))
 
 
-def test_a_new_process_removes_what_its_predecessor_left(tmp_path: Path) -> None:
-    for name in ("a@1", "a@1.bell", "a@1.7"):
-        (tmp_path / name).touch()
-    (tmp_path / "a.1@1").touch()
-    made = SharedMemory(tmp_path, "a", TINY)
-    made.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.1@1"]
+def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
+    dead, other = SharedMemory(tmp_path, "a", TINY), SharedMemory(tmp_path, "a.1", TINY)
+    dead.place(tensor(20), "b")
+    assert len(list(tmp_path.iterdir())) == 5
+    remove_leftovers(tmp_path, "a")
+    assert all(path.name.startswith("a.1@") for path in tmp_path.iterdir())
+    other.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- references nobody should believe

@@ -110,6 +110,9 @@ class FakePipeline(Pipeline):
     async def stats(self) -> dict[str, dict[str, float]]:
         return {"thinker": {"running": 1.0, "kv pages": 7.0}, "voice": {"running": 0.0}}
 
+    async def relay_stats(self) -> dict[str, dict[str, float]]:
+        return {"talker": {"bytes_lent": 5.0}}
+
 
 @dataclass(kw_only=True)
 class Live:

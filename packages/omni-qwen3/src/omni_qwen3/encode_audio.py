@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from omni_core.errors import ConfigError, StageError
+from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, Payload
 from omni_qwen3.activation import OPTION, audio_bytes, cut_clips
 from omni_qwen3.payloads import Audio, ByteArray, Features
@@ -147,6 +148,6 @@ class AudioEncoder:
             features = np.pad(features, ((0, 0), (0, padded_chunk)))
             lengths = [*lengths, padded_chunk]
             spare = audio_tokens(padded_chunk)
-        frames = torch.from_numpy(features).to(self._device, self._dtype)
+        frames = tensor_over(features).to(self._device, self._dtype)
         rows: torch.Tensor = self._tower(frames, lengths)
         return rows[: len(rows) - spare]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from omni_core.errors import RequestError, StageError
+from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, Payload
 from omni_qwen3.activation import cut_grids, vision_patch_bytes
 from omni_qwen3.payloads import ByteArray, Visual, VisualFeatures
@@ -130,7 +131,7 @@ class ImageEncoder:
         start = 0
         for grids in calls:
             end = start + sum(math.prod(grid) for grid in grids)
-            patches = torch.from_numpy(pixels[start:end]).to(self._device, self._dtype)
+            patches = tensor_over(pixels[start:end]).to(self._device, self._dtype)
             rows, levels = self._tower(patches, grids)
             embeds.append(rows)
             deepstack.append(levels)

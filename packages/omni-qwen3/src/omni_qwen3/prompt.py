@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from omni_core.engine.base import Batch, Segment
+from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig
 from omni_qwen3.payloads import Prepared
@@ -184,7 +185,7 @@ def flatten(batch: Batch, device: torch.device) -> FlatBatch:
     sampled = [int(e) - 1 for e, segment in zip(ends, segments, strict=True) if segment.samples]
     line = np.array(decode_positions(batch), dtype=np.float32)
     positions = [np.broadcast_to(line, (3, decodes)), *(p for _, p in parts)]
-    ids = [torch.from_numpy(ids).to(device) for ids, _ in parts]
+    ids = [tensor_over(ids).to(device) for ids, _ in parts]
     flat = FlatBatch(
         ids=torch.cat([batch.tokens, *ids]),
         positions=torch.from_numpy(np.concatenate(positions, axis=1)).to(device),

@@ -36,9 +36,10 @@ def router(context: ServerContext) -> APIRouter:
         """Prometheus exposition; without stage numbers while there are no stages to ask."""
         try:
             stages = await context.pipeline.stats()
+            relays = await context.pipeline.relay_stats()
         except NotReadyError:
-            stages = {}
-        text = context.metrics.render(stages, context.pipeline.occupancy())
+            stages, relays = {}, {}
+        text = context.metrics.render(stages, relays, context.pipeline.occupancy())
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -16,6 +16,13 @@ omni_abort_sent_seconds                    from there to the abort being sent to
 omni_abort_released_seconds{stage}         from there to the stage holding nothing of the request
 omni_aborts_pending                        aborted requests that some stage still holds
 omni_stage_STAT{stage}                     every number of `Pipeline.stats()`, as a gauge
+omni_relay_STAT{process}                   the same of `Pipeline.relay_stats()`: tensors that leave
+                                           and enter a process
+  bytes_inline                             inside messages
+  bytes_lent, bytes_viewed                 through shared memory: written, and read without a copy
+  bytes_copied_out                         read by copying, as the writer's pool was half full
+  slots_used, slots_total, segment_bytes   of the process's pool; files of what is too large for it
+  waits, waits_timed_out                   for room in the pool; the latter failed their requests
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from omni_core.types import AudioDelta, Event, Finished, TextDelta
 
 ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LATENCY_BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120)
-StageStats = dict[str, dict[str, float]]
+Stats = dict[str, dict[str, float]]
 
 
 class Metrics:
@@ -86,10 +93,12 @@ class Metrics:
     def _latency(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
-    def render(self, stages: StageStats, occupancy: Occupancy) -> bytes:
-        """The exposition text, with the numbers of the stages and of the queue before them."""
+    def render(self, stages: Stats, relays: Stats, occupancy: Occupancy) -> bytes:
+        """The exposition text, with the numbers of the stages, of what goes between their
+        processes, and of the queue before them."""
         families = CollectorRegistry()
-        families.register(_StageCollector(stages))
+        families.register(_StatsCollector("stage", stages))
+        families.register(_StatsCollector("relay", relays, label="process"))
         families.register(_OccupancyCollector(occupancy))
         return generate_latest(self.registry) + generate_latest(families)
 
@@ -134,19 +143,22 @@ class RequestTimer:
         self._metrics.duration.observe(time.perf_counter() - self._start)
 
 
-class _StageCollector(Collector):
-    def __init__(self, stages: StageStats) -> None:
-        self._stages = stages
+class _StatsCollector(Collector):
+    def __init__(self, kind: str, stats: Stats, label: str | None = None) -> None:
+        self._kind = kind
+        self._label = label or kind
+        self._stats = stats
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
-        for stage, stats in self._stages.items():
+        for owner, stats in self._stats.items():
             for stat, value in stats.items():
-                name = f"omni_stage_{re.sub(r'[^a-zA-Z0-9_]', '_', stat)}"
+                name = f"omni_{self._kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', stat)}"
+                text = f"{stat} of a {self._label}"
                 family = families.setdefault(
-                    name, GaugeMetricFamily(name, f"{stat} of a stage", labels=["stage"])
+                    name, GaugeMetricFamily(name, text, labels=[self._label])
                 )
-                family.add_metric([stage], value)
+                family.add_metric([owner], value)
         return families.values()
 
 
