@@ -85,10 +85,7 @@ class Desk:
 
 
 def events(active: Active) -> list[Event | OmniError]:
-    found = []
-    while not active.events.empty():
-        found.append(active.events.get_nowait())
-    return found
+    return active.events.collect()
 
 
 def test_a_request_enters_at_the_entry() -> None:
@@ -108,7 +105,7 @@ def test_dones_in_any_order_finish_exactly_once() -> None:
         active = desk.submit()
         for stage in order[:-1]:
             desk.done(active, stage)
-            assert active.events.empty(), (order, stage)
+            assert not active.events.collect(), (order, stage)
         desk.done(active, order[-1])
         [finished] = events(active)
         assert isinstance(finished, Finished)

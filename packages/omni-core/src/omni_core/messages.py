@@ -111,7 +111,7 @@ class Emit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     event: Event
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """A stage holds nothing of the request any more.
 
     Times are CLOCK_MONOTONIC seconds, which all processes of a host share.
@@ -119,10 +119,10 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     request_id: str
     stage: str
-    opened: tuple[str, ...]
+    opened: tuple[str, ...] = ()
     """Stages this one handed the request to; they owe a `Done` of their own."""
-    usage: Usage
-    finish_reason: FinishReason | None
+    usage: Usage = Usage()
+    finish_reason: FinishReason | None = None
     """Set by terminal stages."""
     start_s: float
     first_output_s: float | None

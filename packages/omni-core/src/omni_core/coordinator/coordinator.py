@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeAlias, assert_never
@@ -22,6 +22,7 @@ from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
 from omni_core.coordinator.fleet import Fleet
+from omni_core.coordinator.mailbox import Mailbox
 from omni_core.errors import (
     DeadlineError,
     NotReadyError,
@@ -67,6 +68,8 @@ class Timer(Protocol):
         """Do not call."""
 
 
+_NO_USAGE: Final = Usage()
+
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 """(seconds, function): as `asyncio.AbstractEventLoop.call_later`."""
 
@@ -89,7 +92,7 @@ class Active:
     """{stage: process} of all it can visit; empty while it waits."""
     deadline: Timer | None = None
     unread_bytes: int = 0
-    events: asyncio.Queue[Event | OmniError] = field(default_factory=asyncio.Queue)
+    events: Mailbox[Event | OmniError] = field(default_factory=Mailbox)
     submitted_s: float = field(default_factory=time.monotonic)
     done: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
@@ -101,14 +104,13 @@ class Active:
         """What there is to tell the client now: events, and the error that ends them, if any. Waits
         until there is something."""
         events: list[Event] = []
-        news = await self.events.get()
+        news = await self.events.take()
         self.unread_bytes = 0
-        while not isinstance(news, OmniError):
-            events.append(news)
-            if self.events.empty():
-                return events, None
-            news = self.events.get_nowait()
-        return events, news
+        for item in news:
+            if isinstance(item, OmniError):
+                return events, item
+            events.append(item)
+        return events, None
 
 
 class Coordinator:
@@ -134,6 +136,8 @@ class Coordinator:
         self._entry = entry
         self._send = send
         self._active: dict[str, Active] = {}
+        self._paths: dict[frozenset[Modality], frozenset[str]] = {}
+        self._run = uuid.uuid4().hex
         self._numbers = itertools.count()
         self._closed: OmniError | None = None
         self._admission = Admission(limits or AdmissionLimits())
@@ -146,11 +150,9 @@ class Coordinator:
         turn and passes processes that serve nobody yet."""
         if self._closed is not None:
             raise self._closed
-        self._check_modalities(request.params.modalities)
-        needed = graph.needed(list(self._stages.values()), request.params.modalities)
-        name = request.request_id or uuid.uuid4().hex
-        request_id = f"{name}#{next(self._numbers)}"
-        active = Active(request_id, request, frozenset(needed), {self._entry})
+        needed = self._path(frozenset(request.params.modalities))
+        request_id = f"{request.request_id or self._run}#{next(self._numbers)}"
+        active = Active(request_id, request, needed, {self._entry})
         if warm_up:
             self._start(active, self._fleet.pin(needed, warm_up=True))
         else:
@@ -276,7 +278,7 @@ class Coordinator:
                 pins = self._fleet.pin(active.needed)
             except NotReadyError as error:  # what it needs has died while it waited
                 self._forget(active)
-                active.events.put_nowait(error)
+                active.events.put(error)
             else:
                 self._start(active, pins)
 
@@ -299,10 +301,9 @@ class Coordinator:
         """Keep an event for the client, within what may be kept."""
         active.unread_bytes += _size_bytes(event)
         if active.unread_bytes <= MAX_UNREAD_BYTES:
-            active.events.put_nowait(event)
+            active.events.put(event)
             return
-        while not active.events.empty():
-            active.events.get_nowait()
+        active.events.collect()
         self._fail(
             active,
             SlowClientError(
@@ -311,7 +312,16 @@ class Coordinator:
             ),
         )
 
-    def _check_modalities(self, wanted: Sequence[Modality]) -> None:
+    def _path(self, wanted: frozenset[Modality]) -> frozenset[str]:
+        """The stages that a request for these can visit."""
+        path = self._paths.get(wanted)
+        if path is None:
+            self._check_modalities(wanted)
+            path = frozenset(graph.needed(list(self._stages.values()), wanted))
+            self._paths[wanted] = path
+        return path
+
+    def _check_modalities(self, wanted: Collection[Modality]) -> None:
         emitted = {stage.terminal for stage in self._stages.values()}
         choices = ", ".join(sorted(filter(None, emitted)))
         if not wanted:
@@ -326,7 +336,8 @@ class Coordinator:
     def _stage_done(self, active: Active, done: Done) -> None:
         active.done.add(done.stage)
         active.visited.update(done.opened)
-        active.usage += done.usage
+        if done.usage != _NO_USAGE:
+            active.usage += done.usage
         if done.finish_reason is not None and self._stages[done.stage].terminal == "text":
             active.finish_reason = done.finish_reason
         first = done.first_output_s
@@ -340,7 +351,7 @@ class Coordinator:
         )
         if active.visited <= active.done:
             self._end(active)
-            active.events.put_nowait(
+            active.events.put(
                 Finished(
                     finish_reason=active.finish_reason,
                     usage=active.usage,
@@ -351,7 +362,7 @@ class Coordinator:
     def _fail(self, active: Active, error: OmniError) -> None:
         if not active.ended:
             self._abort(active, error.code or type(error).__name__)
-            active.events.put_nowait(error)
+            active.events.put(error)
             self._end(active)
 
     def _end(self, active: Active) -> None:

@@ -79,7 +79,7 @@ class Fleet:
 
     def down(self, stages: Iterable[str], *, warm_up: bool = False) -> list[str]:
         """The stages among these that no process takes a request for now."""
-        return sorted(stage for stage in stages if not self._choices(stage, warm_up))
+        return sorted([stage for stage in stages if not self._choices(stage, warm_up)])
 
     def any_built(self, stages: Iterable[str]) -> bool:
         """Whether a warm-up request for these stages would be of use."""
@@ -93,15 +93,17 @@ class Fleet:
     def pin(self, stages: Collection[str], *, warm_up: bool = False) -> dict[str, str]:
         """{stage: process}, of each group the one with the least to do; NotReadyError if there is
         none. A warm-up request prefers processes that have not served yet."""
-        self.require(stages, warm_up=warm_up)
         chosen: dict[str, Replica] = {}
         for stage in stages:
             group = self._group_of[stage]
             if group not in chosen:
-                replica = min(self._choices(stage, warm_up), key=_preference)
-                replica.load += 1
-                replica.pinned += 1
-                chosen[group] = replica
+                choices = self._choices(stage, warm_up)
+                if not choices:
+                    self.require(stages, warm_up=warm_up)
+                chosen[group] = min(choices, key=_preference)
+        for replica in chosen.values():
+            replica.load += 1
+            replica.pinned += 1
         return {stage: chosen[self._group_of[stage]].process for stage in stages}
 
     def unpin(self, pins: dict[str, str]) -> None:
@@ -135,8 +137,11 @@ class Fleet:
         self._by_process[replica.process] = replica
 
     def _choices(self, stage: str, warm_up: bool) -> list[Replica]:
-        states = ("built", "ready") if warm_up else ("ready",)
-        return [replica for replica in self.of_stage(stage) if replica.state in states]
+        return [
+            replica
+            for replica in self._groups[self._group_of[stage]]
+            if replica.state == "ready" or (warm_up and replica.state == "built")
+        ]
 
 
 def replica_names(group: str, count: int) -> list[str]:
