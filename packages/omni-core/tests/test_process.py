@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-from omni_core.addresses import COORDINATOR, address, segments
+from omni_core.addresses import COORDINATOR, AddressBook, address, segments
 from omni_core.codec import INLINE_LIMIT_BYTES, Codec, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import (
@@ -56,7 +56,7 @@ class RecordingEgress(Egress):
 def process(tmp_path: Path) -> Iterator[StageProcess]:
     segments(tmp_path).mkdir()
     made = StageProcess("front", tmp_path)
-    made._egress = RecordingEgress(made._context, tmp_path, Codec())
+    made._egress = RecordingEgress(made._context, AddressBook(tmp_path), Codec())
     yield made
     made._close()
 
@@ -141,7 +141,7 @@ def test_another_version_is_refused(process: StageProcess) -> None:
 def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as ear:
         ear.bind(address(tmp_path, COORDINATOR))
-        process._egress = Egress(process._context, tmp_path, Codec())
+        process._egress = Egress(process._context, AddressBook(tmp_path), Codec())
         report = process._stage_context(DOC, setup()).report
         threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
         for thread in threads:

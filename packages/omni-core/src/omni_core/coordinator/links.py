@@ -6,12 +6,11 @@ Knows frames and the event loop. Knows nothing of requests.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 import zmq
 
-from omni_core.addresses import COORDINATOR
+from omni_core.addresses import COORDINATOR, AddressBook
 from omni_core.codec import Codec, Refused
 from omni_core.messages import ToCoordinator, ToStage
 from omni_core.stage.egress import Egress
@@ -26,11 +25,12 @@ class CoordinatorLinks:
     What one round of the event loop sends to the same process leaves together, at its end.
     """
 
-    def __init__(self, run_dir: Path, codec: Codec) -> None:
+    def __init__(self, book: AddressBook, codec: Codec, tcp: str | None = None) -> None:
+        """`tcp` is where other hosts reach us, if they may."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._ingress = Ingress(self._context, run_dir, COORDINATOR, codec, ToCoordinator)
-        self._egress = Egress(self._context, run_dir, codec)
+        self._ingress = Ingress(self._context, book, COORDINATOR, codec, ToCoordinator, tcp=tcp)
+        self._egress = Egress(self._context, book, codec)
         self._flush_is_due = False
         self._news: asyncio.Event | None = None
 

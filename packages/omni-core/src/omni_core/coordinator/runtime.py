@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, assert_never
 
-from omni_core.addresses import COORDINATOR, segments
+from omni_core.addresses import COORDINATOR, AddressBook, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.admission import AdmissionLimits
@@ -65,7 +65,7 @@ class Runtime:
             shm_dir = segments(run.path)
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
-            self._links = CoordinatorLinks(run.path, self._codec)
+            self._links = CoordinatorLinks(AddressBook(run.path), self._codec)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self.run_dir = run.path

@@ -10,18 +10,29 @@ same process leaves as one ZMQ message, which costs both sides little more than 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 import zmq
 
-from omni_core.addresses import address
+from omni_core.addresses import AddressBook
 from omni_core.codec import Codec, Frame, batch
+from omni_core.curve import MAX_FRAME_BYTES
+from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import ToCoordinator, ToStage
 
 _BATCH_MESSAGES: Final = 64
 _BATCH_BYTES: Final = 128 * 1024
 """A batch that is as large as this does not wait for the end of a turn."""
+
+
+REFUSALS: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
+"""What a watched line tells of."""
 
 
 class Egress:
@@ -32,11 +43,13 @@ class Egress:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], run_dir: Path, codec: Codec
+        self, context: zmq.Context[zmq.Socket[bytes]], book: AddressBook, codec: Codec
     ) -> None:
+        """`codec` encodes for the processes of this host; others see none of our memory."""
         self._context = context
-        self._run_dir = run_dir
+        self._book = book
         self._codec = codec
+        self._far_codec = Codec()
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
         self._loaded: dict[_Line, None] = {}
@@ -47,11 +60,12 @@ class Egress:
 
     def post(self, peer: str, message: ToCoordinator | ToStage) -> None:
         """Encode and send; TypeError or OverflowError for what cannot be encoded, and what
-        `Relay.place` raises. Does nothing once closed, or for a peer that is gone: a thread that
-        outlives them has nobody to talk to."""
+        `Relay.place` raises, and PayloadTooLargeError for what another host would not take. Does
+        nothing once closed, or for a peer that is gone: a thread that outlives them has nobody to
+        talk to."""
         if peer in self._gone:
             return
-        frames = self._codec.encode(message, peer)
+        frames = self._encode(peer, message)
         with self._lock:
             if peer in self._gone:  # since a moment ago
                 self._codec.forget(peer)
@@ -64,6 +78,21 @@ class Egress:
                 line.send()
             else:
                 self._loaded[line] = None
+
+    def meet(self, peer: str) -> None:
+        """The book has the address of this peer now: send what has waited for that."""
+        with self._lock:
+            if (line := self._lines.get(peer)) and not self._closed:
+                line.connect(self._book, peer)
+
+    def watch(self, peer: str) -> zmq.Socket[bytes]:
+        """A socket with what becomes of the line to a peer; see `zmq.utils.monitor`."""
+        with self._lock:
+            return (self._lines.get(peer) or self._open(peer)).watch(self._book, peer)
+
+    def stats(self) -> dict[str, float]:
+        """Bytes of tensors that went to other hosts."""
+        return {"bytes_tcp": self._far_codec.bytes_inline}
 
     def flush(self) -> None:
         """Send what is held back; from now on, this thread works in turns."""
@@ -85,6 +114,7 @@ class Egress:
                 self._loaded.pop(line, None)
                 line.close(linger_ms=0)
         self._codec.forget(peer)
+        self._book.forget(peer)
 
     def close(self) -> None:
         """Send nothing more; what was posted leaves within the context's linger."""
@@ -99,10 +129,21 @@ class Egress:
             line.send()
         self._loaded.clear()
 
+    def _encode(self, peer: str, message: ToCoordinator | ToStage) -> list[Frame]:
+        if self._book.is_near(peer):
+            return self._codec.encode(message, peer)
+        frames = self._far_codec.encode(message, peer)
+        _check_sizes(frames)
+        return frames
+
     def _connect(self, peer: str) -> _Line:
+        line = self._open(peer)
+        line.connect(self._book, peer)
+        return line
+
+    def _open(self, peer: str) -> _Line:
         outbound = self._context.socket(zmq.PUSH)
         outbound.setsockopt(zmq.SNDHWM, 0)
-        outbound.connect(address(self._run_dir, peer))
         line = self._lines[peer] = _Line(outbound)
         return line
 
@@ -115,6 +156,25 @@ class _Line:
         self._messages: list[Frame] = []
         self._bytes = 0
         self._frames: list[Frame] = []
+        self._connected = False
+        self._watched = False
+        self._waiting: list[list[Frame]] = []
+        """Sent before anybody has said where the peer is: it is about to start."""
+
+    def connect(self, book: AddressBook, peer: str) -> None:
+        """Connect, if that can be done and was not, and send what has waited."""
+        if not self._connected and book.connect(self._outbound, peer):
+            self._connected = True
+            for frames in self._waiting:
+                self._outbound.send_multipart(frames, copy=False)
+            self._waiting.clear()
+
+    def watch(self, book: AddressBook, peer: str) -> zmq.Socket[bytes]:
+        """See `Egress.watch`; connects."""
+        self._watched = True
+        events = self._outbound.get_monitor_socket(WATCHED)
+        self.connect(book, peer)
+        return events
 
     def load(self, frames: list[Frame]) -> bool:
         """Add a message and its frames; whether the batch must leave now."""
@@ -129,7 +189,9 @@ class _Line:
         if not self._messages:
             return
         header = batch(self._messages)
-        if self._frames:
+        if not self._connected:
+            self._waiting.append([header, *self._frames])
+        elif self._frames:
             self._outbound.send_multipart([header, *self._frames], copy=False)
         else:
             self._outbound.send(header)
@@ -137,4 +199,15 @@ class _Line:
 
     def close(self, linger_ms: int | None = None) -> None:
         """Close the socket; None waits as long as its context does for what is on its way."""
+        if self._watched:
+            self._outbound.disable_monitor()
         self._outbound.close(linger_ms)
+
+
+def _check_sizes(frames: Sequence[Frame]) -> None:
+    largest = max(memoryview(frame).nbytes for frame in frames)
+    if largest > MAX_FRAME_BYTES:
+        raise PayloadTooLargeError(
+            f"{largest} bytes in one piece are too many for another host, which takes "
+            f"{MAX_FRAME_BYTES}"
+        )

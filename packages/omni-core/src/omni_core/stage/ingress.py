@@ -8,13 +8,12 @@ by itself costs several times what the message does.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import zmq
 
-from omni_core.addresses import address
-from omni_core.codec import Codec
+from omni_core.addresses import AddressBook
+from omni_core.codec import Codec, Refused
 
 _BURST_BATCHES: Final = 16
 """Read in one go, so that a flood of messages does not hold up everything else."""
@@ -26,16 +25,22 @@ class Ingress:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        run_dir: Path,
+        book: AddressBook,
         process: str,
         codec: Codec,
         kind: Any,
+        *,
+        tcp: str | None = None,
     ) -> None:
-        """`kind` is the union of the messages that are taken."""
+        """`kind` is the union of the messages that are taken; `tcp` is where other hosts reach us,
+        at any port if it does not say."""
         self._codec = codec
         self._kind = kind
         self._inbound = context.socket(zmq.PULL)
-        self._inbound.bind(address(run_dir, process))
+        self.address = book.listen(self._inbound, process, tcp)
+        """Where other hosts reach us; empty without a network."""
+        self.refused = 0
+        """What has arrived and was no message."""
         descriptor = self._inbound.getsockopt(zmq.FD)
         assert isinstance(descriptor, int)
         self.descriptor = descriptor
@@ -50,5 +55,7 @@ class Ingress:
                 frames = self._inbound.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            messages += self._codec.decode_batch([frame.buffer for frame in frames], self._kind)
+            arrived = self._codec.decode_batch([frame.buffer for frame in frames], self._kind)
+            self.refused += sum(isinstance(message, Refused) for message in arrived)
+            messages += arrived
         return messages

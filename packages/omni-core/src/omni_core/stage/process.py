@@ -17,7 +17,7 @@ from typing import Final, assert_never
 
 import zmq
 
-from omni_core.addresses import COORDINATOR, segments
+from omni_core.addresses import COORDINATOR, AddressBook, segments
 from omni_core.codec import Codec, Refused
 from omni_core.errors import ErrorInfo, ProtocolError
 from omni_core.messages import (
@@ -70,8 +70,9 @@ class StageProcess:
         self._codec = Codec(self._shm)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._ingress = Ingress(self._context, run_dir, name, self._codec, ToStage)
-        self._egress = Egress(self._context, run_dir, self._codec)
+        book = AddressBook.of_run(run_dir)
+        self._ingress = Ingress(self._context, book, name, self._codec, ToStage)
+        self._egress = Egress(self._context, book, self._codec)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -165,7 +166,7 @@ class StageProcess:
                 query_id=query.query_id,
                 process=self._name,
                 stats=stats,
-                relay=self._codec.stats(),
+                relay={**self._codec.stats(), **self._egress.stats()},
             )
             self._egress.post(COORDINATOR, reply)
         except Exception:  # process edge: counters of a plugin must not end its process
