@@ -167,7 +167,7 @@ class Coordinator:
             for active in self._active.values()
             if (active.request.request_id, active.request.client) == asked
         ]
-        for active in found:
+        for active in sorted(found, key=lambda active: bool(active.pins)):  # waiting ones first
             self._fail(active, RequestCancelledError("the request was cancelled by its client"))
         return len(found)
 
@@ -275,12 +275,10 @@ class Coordinator:
         while self._closed is None and (request_id := self._admission.take()) is not None:
             active = self._active[request_id]
             try:
-                pins = self._fleet.pin(active.needed)
-            except NotReadyError as error:  # what it needs has died while it waited
+                self._start(active, self._fleet.pin(active.needed))
+            except OmniError as error:  # what it needs may have died while it waited
                 self._forget(active)
                 active.events.put(error)
-            else:
-                self._start(active, pins)
 
     def _start(self, active: Active, pins: dict[str, str]) -> None:
         active.pins = pins
