@@ -24,6 +24,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "talker": "speech frames per second of the Talker stage and of the pipeline, without HTTP",
     "vocoder": "incremental decoding beside one-shot decoding: time, error, memory",
     "speech": "speech and text over HTTP, beside another server",
+    "compiling": "first text over HTTP while steps are compiled, from an empty cache",
     "gpu.talker": "speech of the published sizes on a card, weights of noise",
     "gpu.relay": "tensors from process to process on a card, pooled and direct",
     "orchestration": "requests and small chunks through three stages that do nothing",

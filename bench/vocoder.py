@@ -56,7 +56,8 @@ def measure(options: argparse.Namespace) -> Report:
         checkpoint = build_tiny(Path(workshop, "tiny"))
         ctx = stages.context(checkpoint, "code2wav", compile=options.compile)
         model = load_model(checkpoint, device="cpu", dtype="float32", report=ctx.report)
-        bench = Bench(Qwen3Vocoder(model, build_bank(ctx), max_replies=BATCH), model, checkpoint)
+        vocoder = Qwen3Vocoder(model, build_bank(ctx), max_replies=BATCH, chunk_frames=PIECES)
+        bench = Bench(vocoder, model, checkpoint)
         theirs = Transformers.load(checkpoint).model.code2wav
     rounds = [bench.once(theirs) for _ in range(options.rounds + 1)][1:]  # the first warms up
     return Report(cases=(*bench.speed_cases(rounds), bench.memory_case()))

@@ -59,7 +59,7 @@ class ScriptRunner:
         self.closed: list[str] = []
         self.finished: list[bool] = []
 
-    def prepare(self, rows: int) -> None:
+    def prepare(self, rows: int, decode: Any) -> None:
         pass
 
     def open(self, seq: Sequence) -> None:

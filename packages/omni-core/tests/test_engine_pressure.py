@@ -60,7 +60,7 @@ class SumRunner:
         self.log: list[str] = []
         """A "forward" for each, and what tests add."""
 
-    def prepare(self, rows: int) -> None:
+    def prepare(self, rows: int, decode: Any) -> None:
         self.rows = rows
 
     def open(self, seq: Sequence) -> None:

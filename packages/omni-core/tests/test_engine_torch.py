@@ -80,7 +80,7 @@ class TransformerRunner:
         self.batches: list[list[tuple[int, bool]]] = []
         """(count, samples) of the segments of every forward."""
 
-    def prepare(self, rows: int) -> None:
+    def prepare(self, rows: int, decode: Any) -> None:
         pass
 
     def open(self, seq: Sequence) -> None:

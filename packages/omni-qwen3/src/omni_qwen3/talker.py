@@ -10,6 +10,7 @@ all sequences at once, and the next input row is the sum of the frame's embeddin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import Batch, KVSpec, Segment
+from omni_core.engine.base import AttentionParts, Batch, KVSpec, Segment
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.engine.torch_engine.transfer import upload
@@ -125,7 +126,8 @@ class TalkerRunner:
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
         self._decoder = Decoder.load(weights, "talker.model.", decoder)
-        self._decode = DecodeStep("talker_decode", self._decoder, bank)
+        self._bank = bank
+        self._decode: DecodeStep | None = None
         self._head = weights.tensor("talker.codec_head.weight", table)
         self._predictor = CodePredictor(
             weights, "talker.code_predictor.", talker.predictor, talker.code_groups, bank
@@ -134,9 +136,12 @@ class TalkerRunner:
         marks = self._project_text(tts_marks.to(self.device, self.dtype))
         self._tts_bos, self._tts_eos, self._tts_pad = marks.unbind()
 
-    def prepare(self, rows: int) -> None:
-        """Make room for the newest frame of every row: the sum of its codes' embeddings, which is
-        the next input but for its text."""
+    def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
+        """Set up the decode step, and make room for the newest frame of every row: the sum of its
+        codes' embeddings, which is the next input but for its text."""
+        self._decode = self._decode or DecodeStep(
+            "talker_decode", self._decoder, self._bank, decode
+        )
         self._newest = self._newest.new_zeros(rows, self._newest.shape[1])
 
     def open(self, seq: EngineSequence) -> None:
@@ -194,7 +199,8 @@ class TalkerRunner:
         """See `ARRunner`."""
         decoding, chunks = batch.segments[: batch.decodes], batch.segments[batch.decodes :]
         line = [s.start + s.seq.state.rope_delta for s in decoding]
-        if not chunks and (parts := batch.attend.parts) is not None:
+        parts = None if chunks else batch.attend.parts
+        if parts is not None and self._decode is not None:
             where = upload(line, self.device, torch.float32)
             return self._decode(self._reply_rows(batch), where, parts)
         rows = [_chunk(segment) for segment in chunks]

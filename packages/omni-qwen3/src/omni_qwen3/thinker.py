@@ -14,7 +14,14 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine import build_engine
-from omni_core.engine.base import Batch, EngineRequest, KVSpec, StepOutput, TokenLogprobs
+from omni_core.engine.base import (
+    AttentionParts,
+    Batch,
+    EngineRequest,
+    KVSpec,
+    StepOutput,
+    TokenLogprobs,
+)
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
@@ -128,14 +135,18 @@ class ThinkerRunner:
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
         self._decoder = Decoder.load(weights, "thinker.model.", decoder)
-        self._decode = DecodeStep("thinker_decode", self._decoder, bank or StepBank.eager())
+        self._bank = bank or StepBank.eager()
+        self._decode: DecodeStep | None = None
         self._head = weights.tensor("thinker.lm_head.weight", table)
         accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
         self._capture_normed = accepted == decoder.layers
         self._capture_layer = None if self._capture_normed else accepted - 1
 
-    def prepare(self, rows: int) -> None:
-        """Nothing is kept by row."""
+    def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
+        """Set up the decode step; nothing is kept by row."""
+        self._decode = self._decode or DecodeStep(
+            "thinker_decode", self._decoder, self._bank, decode
+        )
 
     def open(self, seq: EngineSequence) -> None:
         """Move the prompt's media rows to the device; see `ARRunner`."""
@@ -171,7 +182,7 @@ class ThinkerRunner:
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
         parts = batch.attend.parts if batch.decodes == len(batch.segments) else None
-        if parts is not None:
+        if parts is not None and self._decode is not None:
             x = F.embedding(batch.tokens, self._embeddings)
             positions = upload(decode_positions(batch), self.device, torch.float32)
             return self._decode(x, positions, parts)

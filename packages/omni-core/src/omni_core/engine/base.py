@@ -294,8 +294,9 @@ class ARRunner(Protocol):
     tokens of the one before have reached the host. `collect` then comes after the next `forward`,
     which must not overwrite `hidden`."""
 
-    def prepare(self, rows: int) -> None:
-        """Called once, before anything else: `Sequence.row` will be below `rows`."""
+    def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
+        """Called once, before anything else: `Sequence.row` will be below `rows`. `decode` gives
+        the attention of so many decode rows, to make a step of them ready with."""
 
     def open(self, seq: Sequence) -> None:
         """Build `seq.state` from `seq.request` when the sequence is first admitted. An OmniError

@@ -6,6 +6,8 @@ processes start fast and stay small.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 import subprocess
@@ -24,6 +26,8 @@ from omni_core.steps.request import Request
 
 CACHE_VARIABLE: Final = "OMNI_STEP_CACHE"
 KEPT_LIBRARIES: Final = 64
+LOCK: Final = "compiling.lock"
+NICENESS: Final = 19
 LAST_WORDS: Final = 800
 """Characters that are shown of the last line of a failed compiler."""
 
@@ -55,22 +59,18 @@ class Libraries:
         return path
 
     def make(self, request: Request) -> Path:
-        """Compile in another process and wait; StageError with its last line if that fails."""
+        """Compile in another process and wait; StageError with its last line if that fails.
+
+        One process compiles at a time for each cache directory: the others wait for their turn here
+        and not with a compiler loaded, and take what was made meanwhile.
+        """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_owner()
         path = self._path(request)
-        command = [sys.executable, "-m", "omni_core.steps.worker", str(path)]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        ) as worker:
-            assert worker.stdin is not None
-            assert worker.stderr is not None
-            worker.stdin.write(msgspec.json.encode(request) + b"\n")
-            worker.stdin.flush()  # and left open: it leaves when this process does
-            said = worker.stderr.read().decode(errors="replace").strip()
-        if worker.returncode != 0:
-            last = said.splitlines()[-1:] or [f"exit status {worker.returncode}"]
-            raise StageError(last[0][-LAST_WORDS:])
+        with (self._directory / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                _compile(request, path)
         self._forget_old()
         return path
 
@@ -89,6 +89,36 @@ class Libraries:
         newest_first = sorted(self._directory.glob("*.so"), key=_age)
         for path in newest_first[KEPT_LIBRARIES:]:
             path.unlink(missing_ok=True)
+
+
+def _compile(request: Request, path: Path) -> None:
+    """Run the worker; StageError with its last line if it fails."""
+    command = [sys.executable, "-m", "omni_core.steps.worker", str(path)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as worker:
+        _step_back(worker.pid)
+        assert worker.stdin is not None
+        assert worker.stderr is not None
+        worker.stdin.write(msgspec.json.encode(request) + b"\n")
+        worker.stdin.flush()  # and left open: it leaves when this process does
+        said = worker.stderr.read().decode(errors="replace").strip()
+    if worker.returncode != 0:
+        last = said.splitlines()[-1:] or [f"exit status {worker.returncode}"]
+        raise StageError(last[0][-LAST_WORDS:])
+
+
+def _step_back(pid: int) -> None:
+    """Lowest priority for a process that leads its session. Linux may share time between sessions
+    first, and between the processes of one after that; then the session must step back too."""
+    os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
+    group = Path(f"/proc/{pid}/autogroup")
+    with contextlib.suppress(OSError):  # there is none, or it may not be changed now
+        group.write_text(str(NICENESS))
 
 
 def _age(path: Path) -> float:

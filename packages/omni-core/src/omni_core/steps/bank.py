@@ -6,6 +6,7 @@ Knows which kind of step suits a device and what the operator asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import torch
 
@@ -15,6 +16,9 @@ from omni_core.steps.base import Dynamic, EagerStep, Program, Spec, Step, Tensor
 from omni_core.steps.compiled import CHECKED_CALLS, CompiledStep
 from omni_core.steps.graphs import HOT_CALLS, Graphs, GraphStep
 from omni_core.steps.maker import LibraryMaker
+
+COMPILED_BATCHES: Final = (1, 2)
+GRAPHED_BATCHES: Final = (1, 2, 4, 8, 16, 32)
 
 
 class StepBank:
@@ -69,6 +73,12 @@ class StepBank:
         if self._maker is not None:
             return self._compile(spec, self._maker, examples)
         return EagerStep(spec)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Sizes of a batch that `examples` should have: a library serves all alike, but for one
+        row; a graph serves one size."""
+        return COMPILED_BATCHES if self._graphs is None else GRAPHED_BATCHES
 
     def stats(self) -> dict[str, float]:
         """Calls of all steps by implementation, for the metrics of the stage's scheduler."""

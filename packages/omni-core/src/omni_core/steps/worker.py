@@ -1,13 +1,12 @@
 """`python -m omni_core.steps.worker RESULT.so`: compile the step that stdin's first line asks for.
 
-The only module that imports torch's compilers. It runs in a process of its own at low priority, one
-at a time for each cache directory, and leaves when its stdin closes, which it does when the process
-that started it is gone.
+The only module that imports the compilers of torch. It runs in a process and session of its own,
+one at a time for each cache directory, and leaves when its stdin closes, which it does when the
+process that started it is gone.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -28,8 +27,6 @@ from omni_core.steps.base import Program
 from omni_core.steps.describe import TensorDoc
 from omni_core.steps.request import Request
 
-NICENESS: Final = 10
-LOCK: Final = "compiling.lock"
 SCRATCH: Final = "compiling-"
 OTHER_SIZE: Final = 3
 """None that a step is compiled with."""
@@ -43,20 +40,15 @@ INDUCTOR: Final = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile, unless another process has done it while this one waited for its turn."""
+    """Compile into the given file."""
     [result] = map(Path, arguments)
-    os.setpgid(0, 0)
     content = sys.stdin.buffer.readline()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    os.nice(NICENESS)
-    with open(result.parent / LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in result.parent.glob(f"{SCRATCH}*"):  # by one that was killed
-            shutil.rmtree(left)
-        if not result.exists():
-            with tempfile.TemporaryDirectory(dir=result.parent, prefix=SCRATCH) as place:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
-                os.replace(compiled(msgspec.json.decode(content, type=Request), place), result)
+    for left in result.parent.glob(f"{SCRATCH}*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=result.parent, prefix=SCRATCH) as place:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
+        os.replace(compiled(msgspec.json.decode(content, type=Request), place), result)
     return 0
 
 

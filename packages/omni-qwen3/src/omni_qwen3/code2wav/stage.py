@@ -71,11 +71,13 @@ def build(ctx: StageContext) -> Scheduler:
     options = Options.parse(ctx.stage.name, ctx.stage.options)
     model = load_model(ctx.model_path, device=ctx.device, dtype=ctx.dtype, report=ctx.report)
     bank = build_bank(ctx)
+    cadence = Cadence(initial_frames=options.initial_frames, steady_frames=options.steady_frames)
     vocoder: StreamingVocoder
     match options.decode:
         case "stateful":
-            vocoder = Qwen3Vocoder(model, bank, max_replies=options.max_replies)
+            vocoder = Qwen3Vocoder(
+                model, bank, max_replies=options.max_replies, chunk_frames=cadence.sizes
+            )
         case "window":
             vocoder = WindowVocoder(model)
-    cadence = Cadence(initial_frames=options.initial_frames, steady_frames=options.steady_frames)
     return StreamingScheduler(vocoder, cadence=cadence, more_stats=bank.stats)

@@ -30,8 +30,16 @@ class Qwen3Vocoder:
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, model: Code2Wav, bank: StepBank, *, max_replies: int) -> None:
-        """Allocates the slots of `max_replies` replies."""
+    def __init__(
+        self,
+        model: Code2Wav,
+        bank: StepBank,
+        *,
+        max_replies: int,
+        chunk_frames: Sequence[int] = (),
+    ) -> None:
+        """Allocates the slots of `max_replies` replies. Steps of `chunk_frames` are made ready
+        where the bank waits for them."""
         self.max_replies: int | None = max_replies
         self._config = model.config
         table = model.embeddings
@@ -39,6 +47,7 @@ class Qwen3Vocoder:
         self._pool = StatePool(
             max_replies, model.state_size, device=table.device, dtype=table.dtype
         )
+        hot = {self._width(frames) for frames in chunk_frames}
         # One for each width: no library serves both fewer frames than a convolution reaches back
         # over and more.
         self._step_of = {
@@ -46,7 +55,7 @@ class Qwen3Vocoder:
                 f"code2wav_{width}",
                 model,
                 dynamic=({0: "batch"},) * 3,
-                examples=partial(_examples, model, width),
+                examples=partial(_examples, model, width, bank.batches if width in hot else ()),
             )
             for width in range(1, PIECE_FRAMES + 1)
         }
@@ -130,12 +139,17 @@ class Qwen3Vocoder:
             )
 
 
-def _examples(model: Code2Wav, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Inputs of a step of this width, for one reply and for several, if the width is common."""
-    for batch in (1, 2) if width in (1, PIECE_FRAMES) else ():
-        state = model.fresh_state().expand(batch, -1).contiguous()
-        seen = torch.ones(batch, dtype=torch.long, device=state.device)
-        yield seen.new_zeros(batch, model.config.groups, width), seen, state
+def _examples(
+    model: Code2Wav, width: int, batches: Sequence[int]
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Inputs of a step of this width for so many replies at a time, codes and past of noise."""
+    random, table = torch.Generator().manual_seed(width), model.embeddings
+    shape = (model.config.groups, width)
+    for batch in batches:
+        codes = torch.randint(model.config.codebook_size, (batch, *shape), generator=random)
+        state = torch.randn(batch, model.state_size, generator=random)
+        seen = torch.ones(batch, dtype=torch.long, device=table.device)
+        yield codes.to(table.device), seen, state.to(table.device, table.dtype)
 
 
 @dataclass(slots=True)

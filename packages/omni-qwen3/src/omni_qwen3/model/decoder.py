@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from omni_core.engine.base import Attend, AttentionParts
-from omni_core.steps import Step, StepBank
+from omni_core.steps import StepBank
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.model.layers import Attention, DenseMlp, RMSNorm, Rope, RotaryTables
 from omni_qwen3.model.moe import SparseMoe
@@ -115,29 +115,37 @@ class DecodeProgram:
 
 
 class DecodeStep:
-    """The decode step of a stack, registered with a bank when its attention is first seen."""
+    """The decode step of a stack."""
 
-    def __init__(self, name: str, decoder: Decoder, bank: StepBank) -> None:
-        self._name = name
-        self._decoder = decoder
-        self._bank = bank
-        self._step: Step | None = None
+    def __init__(
+        self,
+        name: str,
+        decoder: Decoder,
+        bank: StepBank,
+        decode: Callable[[int], AttentionParts],
+    ) -> None:
+        """`decode` as in `ARRunner.prepare`."""
+        parts = decode(1)
+        still: tuple[dict[int, str], ...] = ({},) * len(parts.pools)
+
+        def example(batch: int) -> tuple[torch.Tensor, ...]:
+            parts, norm = decode(batch), decoder.norm.weight
+            x = torch.randn(batch, len(norm), generator=torch.Generator().manual_seed(batch))
+            positions = torch.zeros(batch, device=norm.device)
+            return (x.to(norm.device, norm.dtype), positions, *parts.tensors, *parts.pools)
+
+        self._step = bank.step(
+            name,
+            DecodeProgram(decoder, parts.build),
+            dynamic=({0: "batch"}, {0: "batch"}, *parts.dynamic, *still),
+            pools=len(parts.pools),
+            examples=lambda: map(example, bank.batches),
+        )
 
     def __call__(
         self, x: torch.Tensor, positions: torch.Tensor, parts: AttentionParts
     ) -> torch.Tensor:
         """Rows (B, hidden) at positions (B,), on every axis, to normed hidden states (B, hidden),
         which the next call may overwrite."""
-        step = self._step or self._register(parts)
-        (hidden,) = step(x, positions, *parts.tensors, *parts.pools)
+        (hidden,) = self._step(x, positions, *parts.tensors, *parts.pools)
         return hidden
-
-    def _register(self, parts: AttentionParts) -> Step:
-        still: tuple[dict[int, str], ...] = ({},) * len(parts.pools)
-        self._step = self._bank.step(
-            self._name,
-            DecodeProgram(self._decoder, parts.build),
-            dynamic=({0: "batch"}, {0: "batch"}, *parts.dynamic, *still),
-            pools=len(parts.pools),
-        )
-        return self._step

@@ -28,10 +28,6 @@ from omni_qwen3.weights import Weights
 SAMPLED_TOP_K = 50
 SAMPLED_TOP_P = 0.8
 """Fixed in transformers' Talker (`prepare_inputs_for_generation`), temperature 1."""
-COMPILED_BATCHES = (1, 2)
-"""What to make ready before the first request, on a CPU: one library serves all sizes."""
-GRAPHED_BATCHES = (1, 2, 4, 8, 16, 32)
-"""The same on a card."""
 
 Drawn: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Codes (B,) and their embeddings (B, hidden)."""
@@ -270,7 +266,7 @@ class CodePredictor:
                 name,
                 frame,
                 dynamic=({0: "batch"},) * 3 + uniforms,
-                examples=lambda: map(partial(self._frame_example, sampled), GRAPHED_BATCHES),
+                examples=lambda: map(partial(self._frame_example, sampled), bank.batches),
             )
         still: tuple[dict[int, str], ...] = ({},) * len(self._places[0].tensors)
         return bank.step(
@@ -278,7 +274,7 @@ class CodePredictor:
             program,
             dynamic=(*uniforms, *still, {0: "batch"}, {2: "batch"}),
             pools=1,
-            examples=lambda: map(partial(self._step_example, sampled), COMPILED_BATCHES),
+            examples=lambda: map(partial(self._step_example, sampled), bank.batches),
         )
 
     def _frame_example(self, sampled: bool, batch: int) -> tuple[torch.Tensor, ...]:

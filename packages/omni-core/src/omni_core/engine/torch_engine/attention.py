@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine.base import Attend, AttentionBatch, AttentionParts, Segment
-from omni_core.engine.torch_engine.kv import KVCache
+from omni_core.engine.torch_engine.kv import DecodeTables, KVCache
 from omni_core.engine.torch_engine.transfer import upload
-from omni_core.engine.torch_engine.varlen import VarlenAttention, reads_pages
+from omni_core.engine.torch_engine.varlen import VarlenAttention, reads_pages, varlen_parts
 
 
 class StepAttention(AttentionBatch, Protocol):
@@ -64,6 +64,29 @@ class DecodeAttention:
         scores = torch.baddbmm(self.mask, queries, kept_keys.mT, alpha=head_dim**-0.5)
         weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
         return torch.bmm(weights, kept_values).view(rows, heads, head_dim)
+
+
+def example(cache: KVCache, batch: int) -> AttentionParts:
+    """Of so many decode rows, each at the beginning of a page, which it writes to."""
+    pages = torch.arange(batch, device=cache.device) % cache.pages.total
+    tables = DecodeTables(
+        rows=[],
+        positions=torch.zeros_like(pages),
+        pages=pages[:, None].expand(-1, cache.tables.shape[1]).contiguous(),
+    )
+    if reads_pages(cache):
+        return varlen_parts(cache, tables)
+    return copied_parts(cache, tables, cache.numbers(1))
+
+
+def copied_parts(cache: KVCache, tables: DecodeTables, numbers: torch.Tensor) -> AttentionParts:
+    """Of decode rows whose contexts end before the last of the `numbers`."""
+    return AttentionParts(
+        build=DecodePaging(cache.page_size),
+        tensors=(tables.positions, tables.pages, numbers),
+        dynamic=DECODE_SIZES,
+        pools=cache.pools,
+    )
 
 
 DECODE_SIZES = ({0: "batch"}, {0: "batch"}, {0: "context"})
@@ -148,7 +171,6 @@ class PagedAttention:
         starts = [segment.start for segment in segments[: self._decodes]]
         self._longest = max(starts, default=-1) + 1
         self._numbers = cache.numbers(self._longest)
-        self._paging = DecodePaging(cache.page_size)
         self._tables = cache.decode_tables(list(rows[: self._decodes]), starts)
         self._parts = self._decode_parts() if self._decodes else None
         self._decode: Attend | None = None
@@ -188,9 +210,4 @@ class PagedAttention:
         if self._longest > len(self._numbers):
             # Whole pages: memory of a new size at every step would leave more and more gaps.
             self._numbers = self._cache.numbers(self._longest)
-        return AttentionParts(
-            build=self._paging,
-            tensors=(self._tables.positions, self._tables.pages, self._numbers),
-            dynamic=DECODE_SIZES,
-            pools=self._cache.pools,
-        )
+        return copied_parts(self._cache, self._tables, self._numbers)

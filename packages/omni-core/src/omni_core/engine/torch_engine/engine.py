@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from omni_core.engine.base import (
 )
 from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.admission import check_request
-from omni_core.engine.torch_engine.attention import StepAttention, attention
+from omni_core.engine.torch_engine.attention import StepAttention, attention, example
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
@@ -74,7 +75,7 @@ class TorchEngine:
             dtype=runner.dtype,
             page_size=page_size_for(device, runner.dtype, PAGE_SIZE),
         )
-        runner.prepare(rows)
+        runner.prepare(rows, partial(example, self._cache))
         self._memory = KVMemory(self._cache, rows)
         self._sharing = PrefixSharing(
             self._memory, runner, page_size=self._cache.page_size, enabled=config.prefix_cache

@@ -19,7 +19,7 @@ import torch
 from torch.nn.attention.varlen import varlen_attn
 
 from omni_core.engine.base import Attend, AttentionParts, Segment
-from omni_core.engine.torch_engine.kv import KVCache
+from omni_core.engine.torch_engine.kv import DecodeTables, KVCache
 from omni_core.engine.torch_engine.transfer import upload
 
 PAGE_SIZE = 256
@@ -112,12 +112,12 @@ class VarlenAttention:
             self._attend = _ragged(cache, starts, counts, rows)
         else:
             self._tables = cache.decode_tables(list(rows), starts)
-            self.parts = self._decode_parts()
+            self.parts = varlen_parts(cache, self._tables)
 
     def advance(self) -> None:
         """See `StepAttention`."""
         self._tables.advance()
-        self._attend, self.parts = None, self._decode_parts()
+        self._attend, self.parts = None, varlen_parts(self._cache, self._tables)
 
     def __call__(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -128,13 +128,15 @@ class VarlenAttention:
         assert self._attend is not None
         return self._attend(layer, q, k, v)
 
-    def _decode_parts(self) -> AttentionParts:
-        return AttentionParts(
-            build=VarlenPaging(self._cache.page_size),
-            tensors=(self._tables.positions, self._tables.pages),
-            dynamic=({0: "batch"}, {0: "batch"}),
-            pools=self._cache.pools,
-        )
+
+def varlen_parts(cache: KVCache, tables: DecodeTables) -> AttentionParts:
+    """Of decode rows."""
+    return AttentionParts(
+        build=VarlenPaging(cache.page_size),
+        tensors=(tables.positions, tables.pages),
+        dynamic=({0: "batch"}, {0: "batch"}),
+        pools=cache.pools,
+    )
 
 
 def _ragged(
