@@ -29,8 +29,9 @@ MALFORMED: Final[tuple[Sequence[bytes], ...]] = (
     [os.urandom(512)],
     [b"a", b"b", b"c"],
     [msgspec.msgpack.encode({"type": "Setup", "version": "x"})],
-    [msgspec.msgpack.encode({"type": "NoSuchMessage", "request_id": "r"})],
-    [msgspec.msgpack.encode({"type": "Emit", "request_id": 7}), b"\x00" * 64],
+    [msgspec.msgpack.encode([{"type": "Setup", "version": "x"}])],
+    [msgspec.msgpack.encode([{"type": "NoSuchMessage", "request_id": "r"}])],
+    [msgspec.msgpack.encode([{"type": "Emit", "request_id": 7}]), b"\x00" * 64],
 )
 """Frames that are no message of ours: nothing, half of something, and the wrong something."""
 
@@ -70,21 +71,21 @@ def delayed(pid: int, *, stop_s: float, run_s: float) -> Iterator[None]:
         pulsing.join()
 
 
-def send_malformed(run_dir: Path, process: str) -> int:
+def send_malformed(socket_file: Path) -> int:
     """Throw all of `MALFORMED` at the socket of a process; how many messages that were."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as line:
-        line.connect(f"ipc://{run_dir / process}.ipc")
+        line.connect(f"ipc://{socket_file}")
         for frames in MALFORMED:
             line.send_multipart(frames)
         line.close(linger=_LINGER_MS)
     return len(MALFORMED)
 
 
-def send_noise(run_dir: Path, process: str) -> None:
+def send_noise(socket_file: Path) -> None:
     """Connect to the socket of a process and say what no peer of ours would."""
     for noise in _NOISE:
         with socket.socket(socket.AF_UNIX) as line:
-            line.connect(str(run_dir / f"{process}.ipc"))
+            line.connect(str(socket_file))
             line.sendall(noise)
 
 

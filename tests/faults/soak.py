@@ -45,7 +45,7 @@ READY_S: Final = 60.0
 """To notice that it is never ready again; what is asked for is stated by the account."""
 GONE_S: Final = 5.0
 QUIET_S: Final = 10.0
-BUSY: Final = ("held", "waiting", "running", "kv_pages_used")
+BUSY: Final = ("held", "gathering", "inbox", "waiting", "running", "kv_pages_used")
 
 
 @dataclass
@@ -145,8 +145,8 @@ class Soak:
     async def _disturb(self) -> None:
         """What fails nothing: a process that stands still, and strangers on its socket."""
         process, pid = self.chance.choice(sorted(self.target.processes().items()))
-        send_noise(self.target.run_dir, process)
-        send_malformed(self.target.run_dir, process)
+        send_noise(self.target.sockets()[process])
+        send_malformed(self.target.sockets()[process])
         with stopped(pid):
             await asyncio.sleep(self.chance.uniform(*STILL_S))
 

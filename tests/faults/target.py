@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from traces import run_directories, stage_processes
+from traces import run_directories, stage_processes, stage_sockets
 
 READY: Final = "Omni is ready on "
 START_S: Final = 120.0
@@ -50,6 +50,9 @@ class Target:
         self.pid = self._process.pid
         self.lines: list[str] = []
         """What it has printed; grows."""
+        self._began_s = time.monotonic()
+        self.ready_s = 0.0
+        """How long the start took."""
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -69,6 +72,10 @@ class Target:
     def processes(self) -> dict[str, int]:
         """{name of a stage process: pid}, of those alive now."""
         return stage_processes(self.pid)
+
+    def sockets(self) -> dict[str, Path]:
+        """{process: its socket file}, "coordinator" for the server itself."""
+        return stage_sockets(self.pid)
 
     def is_listening(self) -> bool:
         """Whether its port takes connections."""
@@ -137,6 +144,7 @@ class Target:
             self.lines.append(line.rstrip())
             if line.startswith(READY):
                 self.url = line.removeprefix(READY).strip()
+                self.ready_s = time.monotonic() - self._began_s
                 self._ready.set()
         self._ready.set()
 

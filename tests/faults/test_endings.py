@@ -37,8 +37,8 @@ def nothing_left(target: Target, within_s: float) -> None:
 
 @pytest.mark.parametrize(
     ("signals", "code"),
-    [((signal.SIGTERM,), 0), ((signal.SIGKILL,), -9)],
-    ids=["SIGTERM", "SIGKILL"],
+    [((signal.SIGTERM,), 0), ((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGKILL,), -9)],
+    ids=["SIGTERM", "SIGINT twice", "SIGKILL"],
 )
 async def test_under_load(
     start_echo: Start, signals: tuple[signal.Signals, ...], code: int

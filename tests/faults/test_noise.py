@@ -8,14 +8,13 @@ from target import Target
 
 WORDS = "still here "
 BODY = {"messages": [{"role": "user", "content": WORDS}], "modalities": ["text", "audio"]}
-EARS = ("coordinator", "front", "voice")
 
 
 async def test_malformed_messages_and_noise_cost_nothing(echo_target: Target) -> None:
     before = echo_target.processes()
-    for process in EARS:
-        send_noise(echo_target.run_dir, process)
-        send_malformed(echo_target.run_dir, process)
+    for socket_file in echo_target.sockets().values():
+        send_noise(socket_file)
+        send_malformed(socket_file)
     for stream in (True, False):
         heard = await call(echo_target.url, {**BODY, "stream": stream})
         assert (heard.status, heard.text, heard.done) == (200, WORDS, True), heard.error

@@ -55,13 +55,16 @@ def holdings(server: int) -> Holdings:
 
 
 def stage_processes(server: int) -> dict[str, int]:
-    """{name: pid} of a server's living stage processes, orphans included."""
-    found = {}
-    for pid, (state, _) in _all_states().items():
-        named = _STAGE.search(_command(pid))
-        if named and state != "Z" and _is_run_of(server, Path(named[2])):
-            found[named[1]] = pid
-    return found
+    """{name: pid} of a server's living stage processes, orphans included. A successor of a process
+    that died goes by the name of its predecessor."""
+    return {name.partition("@")[0]: pid for pid, name in _stage_names(server).items()}
+
+
+def stage_sockets(server: int) -> dict[str, Path]:
+    """{name: socket file} of the server and its stage processes."""
+    [run] = run_directories(server)
+    names = ["coordinator", *_stage_names(server).values()]
+    return {name.partition("@")[0]: run / f"{name}.ipc" for name in names}
 
 
 def run_directories(server: int) -> list[Path]:
@@ -80,6 +83,16 @@ def is_running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     state = _all_states().get(pid)
     return state is not None and state[0] != "Z"
+
+
+def _stage_names(server: int) -> dict[int, str]:
+    """{pid: name it was started with}, later processes last."""
+    found = {}
+    for pid, (state, _) in sorted(_all_states().items()):
+        named = _STAGE.search(_command(pid))
+        if named and state != "Z" and _is_run_of(server, Path(named[2])):
+            found[pid] = named[1]
+    return found
 
 
 def _is_run_of(server: int, directory: Path) -> bool:

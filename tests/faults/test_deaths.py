@@ -1,0 +1,113 @@
+"""A stage process that is killed takes its requests with it and nothing else, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from caller import Heard, Manners, call
+from inject import kill
+from questions import QUESTIONS, answers, endless
+from target import Target, until
+
+TOLD_S = 0.1
+TOLD_BUSY_S = 0.5
+"""Where other processes compute on every core while the news travels."""
+READY_S = 10.0
+"""A process is ready again; or within the time that all took to start, if the machine is slow."""
+PATIENT = Manners(patience_s=30)
+SPEECH = next(question for question in QUESTIONS if question.name == "speech all")
+STAGES = {"front": "writer", "voice": "voice"}
+VICTIMS = [
+    pytest.param(name, marks=() if name == "talker" else pytest.mark.matrix)
+    for name in ("frontend", "encoders", "thinker", "talker", "code2wav")
+]
+
+
+def saying(word: str, *modalities: str) -> dict[str, object]:
+    """A request to the echo pipeline, which holds "hang" until something ends it."""
+    return {"messages": [{"role": "user", "content": word}], "modalities": modalities}
+
+
+async def in_flight(
+    target: Target, bodies: Sequence[dict[str, object]]
+) -> list[asyncio.Task[Heard]]:
+    """Requests that the server has begun and will not end by itself."""
+    tasks = [asyncio.create_task(call(target.url, body, PATIENT)) for body in bodies]
+
+    def all_begun() -> bool:
+        return target.counter("omni_requests_in_flight") >= len(bodies)
+
+    await asyncio.to_thread(until, all_begun, 10, "all requests are in flight")
+    return tasks
+
+
+def check_told(streamed: Heard, whole: Heard, deadline_s: float) -> None:
+    """Both callers know at once, and know that they may try again."""
+    assert (streamed.status, streamed.whole, streamed.done) == (200, False, False)
+    assert streamed.error is not None
+    assert whole.status == 503
+    assert whole.error is not None
+    assert whole.headers["retry-after"] == "1"
+    assert {heard.error["code"] for heard in (streamed, whole) if heard.error} == {"stage_died"}
+    assert max(heard.ended_s for heard in (streamed, whole)) < deadline_s
+
+
+async def check_back(target: Target, stage: str) -> None:
+    """/health says degraded, and ready again in time."""
+    assert target.health()["status"] == "degraded"
+    await ready(target)
+    assert target.health()["stages"][stage]["restarts"] == 1
+
+
+async def ready(target: Target) -> None:
+    """Once every stage is."""
+    await asyncio.to_thread(
+        until,
+        lambda: target.health()["status"] == "ready",
+        max(READY_S, target.ready_s),
+        "every stage is ready",
+    )
+
+
+@pytest.mark.parametrize("victim", STAGES)
+async def test_of_the_echo_pipeline(echo_target: Target, victim: str) -> None:
+    before, spoken = echo_target.processes(), saying("hang", "text", "audio")
+    streamed, whole, written = await in_flight(
+        echo_target,
+        [{**spoken, "stream": True}, spoken, saying("hang", "text")],
+    )
+    await asyncio.to_thread(
+        until, lambda: echo_target.gauges()["writer", "running"] == 3, 5, "all hang"
+    )
+    killed_s = kill(before[victim])
+    check_told(await streamed, await whole, killed_s + TOLD_S)
+    await check_back(echo_target, STAGES[victim])
+    assert written.done() == (victim == "front")  # who speaks to nobody needs no voice
+    after = echo_target.processes()
+    assert {name for name in before if before[name] != after[name]} == {victim}
+    heard = await call(echo_target.url, saying("on", "text", "audio"))
+    assert (heard.status, heard.text) == (200, "on ")
+    written.cancel()
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_of_the_tiny_checkpoint(tiny_target: Target, victim: str) -> None:
+    await ready(tiny_target)
+    known = await answers(tiny_target.url, [SPEECH])
+    long = endless(spoken=True)
+    tasks = await in_flight(tiny_target, [long.written(stream=stream) for stream in (True, False)])
+    await asyncio.to_thread(
+        until, lambda: tiny_target.gauges()["code2wav", "running"] == 2, 10, "both speak"
+    )
+    health = tiny_target.health()["stages"]
+    pid = tiny_target.processes()[victim]
+    stage = next(name for name in health if health[name]["pid"] == pid)
+    killed_s = kill(pid)
+    streamed, whole = [await task for task in tasks]
+    check_told(streamed, whole, killed_s + TOLD_BUSY_S)
+    await check_back(tiny_target, stage)
+    heard = await call(tiny_target.url, SPEECH.written(stream=True), PATIENT)
+    assert known[SPEECH.name].differs(heard) == ""
