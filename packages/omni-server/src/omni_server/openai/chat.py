@@ -20,7 +20,7 @@ from omni_core.types import AudioDelta, Channel, Finished, TextDelta, TokenLogpr
 from omni_server.body import read_body
 from omni_server.callers import client_key
 from omni_server.context import ServerContext
-from omni_server.errors import JsonResponse
+from omni_server.errors import JsonResponse, error_response
 from omni_server.metrics import RequestTimer
 from omni_server.openai.call import ChatCall, parse_call
 from omni_server.openai.chunks import ChunkWriter
@@ -62,22 +62,12 @@ async def _answer(request: Request, context: ServerContext) -> Response:
     timer = RequestTimer(context.metrics)
     status, gone_s = INTERNAL_SERVER_ERROR, None
     streaming = False
+    ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
+    request_id = (request.headers.get("x-request-id") or ids.completion_id)[:MAX_REQUEST_ID]
+    headers = {"x-request-id": request_id}
     try:
-        ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
-        request_id = request.headers.get("x-request-id", ids.completion_id)[:MAX_REQUEST_ID]
-        call = parse_call(
-            await read_body(request, context.settings.max_body_bytes),
-            pipeline=context.pipeline,
-            served_model_name=context.settings.served_model_name,
-            rules=MessageRules(
-                transcript_of=context.transcripts.get, limits=context.settings.media
-            ),
-            request_id=request_id,
-            client_named=partial(client_key, request),
-            longest_s=context.settings.request_timeout_s,
-        )
+        call = await _read_call(request, context, request_id)
         _require_serving(context.pipeline)
-        headers = {"x-request-id": request_id}
         if call.stream:
             streaming = True
             return EventStream(_frames(call, ids, context, timer), headers, timer.end)
@@ -89,10 +79,25 @@ async def _answer(request: Request, context: ServerContext) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except OmniError as error:
         status = error.status
-        raise
+        response = error_response(error)
+        response.headers.update(headers)
+        return response
     finally:
         if not streaming:
             timer.end(status, gone_s)
+
+
+async def _read_call(request: Request, context: ServerContext, request_id: str) -> ChatCall:
+    settings = context.settings
+    return parse_call(
+        await read_body(request, settings.max_body_bytes),
+        pipeline=context.pipeline,
+        served_model_name=settings.served_model_name,
+        rules=MessageRules(transcript_of=context.transcripts.get, limits=settings.media),
+        request_id=request_id,
+        client_named=partial(client_key, request),
+        longest_s=settings.request_timeout_s,
+    )
 
 
 def _require_serving(pipeline: Pipeline) -> None:
