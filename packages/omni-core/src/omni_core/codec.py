@@ -8,6 +8,7 @@ they are: in a frame, or in shared memory. Knows encodings. Knows nothing of soc
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 import sys
 import threading
@@ -162,6 +163,7 @@ class _Outgoing:
     def __init__(self, shm: _Shm | None) -> None:
         self._shm = shm
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._place)
+        self._refs = msgspec.msgpack.Encoder()
         self._target = ""
         self._slabs: list[SlabReference] = []
         self._frames: list[Frame] = []
@@ -183,7 +185,7 @@ class _Outgoing:
         """msgspec's enc_hook: called for every value that is not plain data."""
         kind, dtype, shape, data = _raw(value)
         ref = _TensorRef(kind, dtype, shape, *self._put(data))
-        return msgspec.msgpack.Ext(_TENSOR_EXT, msgspec.msgpack.encode(ref))
+        return msgspec.msgpack.Ext(_TENSOR_EXT, self._refs.encode(ref))
 
     def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None]:
         """Where the bytes are now; the sender may reuse its buffer at once."""
@@ -248,7 +250,7 @@ class _Incoming:
 
 def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
     if isinstance(value, np.ndarray):
-        array = np.ascontiguousarray(value)
+        array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
         return "numpy", array.dtype.str, value.shape, array.reshape(-1).view(np.uint8).data
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -262,12 +264,11 @@ def _rebuild(ref: _TensorRef, data: Frame) -> Any:
     """A tensor over the bytes; it keeps `data`, and with it what `data` keeps. Read-only where the
     bytes are another process's and the tensor can be."""
     if ref.kind == "numpy":
-        dtype = np.dtype(ref.dtype)
-        if dtype.hasobject:
-            raise ProtocolError("arrays of objects are refused")
+        dtype = _dtype(ref.dtype)
         _check_size(ref, dtype.itemsize, data)
-        array = np.frombuffer(data, dtype=dtype).reshape(ref.shape)
-        array.flags.writeable = ref.slab is None
+        array: np.ndarray[Any, Any] = np.ndarray(ref.shape, dtype, data)
+        if ref.slab is not None:
+            array.flags.writeable = False
         return array
     import torch
 
@@ -280,8 +281,17 @@ def _rebuild(ref: _TensorRef, data: Frame) -> Any:
     return torch.frombuffer(data, dtype=dtype_torch).reshape(ref.shape)
 
 
+@functools.lru_cache(maxsize=64)
+def _dtype(name: str) -> np.dtype[Any]:
+    dtype = np.dtype(name)
+    if dtype.hasobject:
+        raise ProtocolError("arrays of objects are refused")
+    return dtype
+
+
 def _check_size(ref: _TensorRef, item_bytes: int, data: Frame) -> None:
-    need, have = prod(ref.shape) * item_bytes, memoryview(data).nbytes
+    need = prod(ref.shape) * item_bytes
+    have = data.nbytes if isinstance(data, memoryview) else len(data)
     if need != have:
         raise ProtocolError(f"a tensor of {need} bytes came with {have}")
 

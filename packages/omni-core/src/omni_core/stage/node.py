@@ -50,6 +50,7 @@ class StageNode:
         self._merge: Callable[[dict[str, Payload]], Payload] | None = (
             Ref(doc.merge_fn).resolve() if doc.merge_fn else None
         )
+        self._takes_the_first = not doc.wait_for and self._merge is None
         self._lock = threading.Lock()
         self._gathering: dict[str, _Gathering] = {}
         self._settled = Tombstones()
@@ -121,6 +122,10 @@ class StageNode:
             self._outbox.fail(request_id, error)
             return
         self._outbox.begin(request_id, message.params, message.pins)
+        if self._takes_the_first and isinstance(message.payload, dict):
+            self._settled.set(request_id)
+            self._inbox.put(Work(request_id, message.params, message.payload))
+            return
         gathering = self._gathering.setdefault(request_id, _Gathering())
         gathering.payloads[message.source] = message.payload
         try:

@@ -5,11 +5,10 @@ Knows the stage's edges and the requests it holds. Knows nothing of sockets: `Li
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -38,6 +37,7 @@ from omni_core.types import (
 )
 
 _SERVER_ERROR: Final = 500
+_NO_USAGE: Final = Usage()
 
 log = logging.getLogger("omni.stage")
 
@@ -115,10 +115,12 @@ class StageOutbox:
         held = self._held.get(request_id)
         if held is None:
             return
-        with self._request_edge(request_id):
+        try:
             for name in self._targets(held.params, payload):
                 if target is None or name == target:
                     self._hand_over(request_id, name, payload)
+        except Exception as exc:  # noqa: BLE001 - request edge: a plugin's callables raise anything
+            self.fail(request_id, as_omni_error(exc))
 
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """See `Outbox.stream`."""
@@ -126,13 +128,15 @@ class StageOutbox:
         if held is None:
             return
         source = self._doc.name
-        with self._request_edge(request_id):
+        try:
             for name in self._streams(held):
                 if target is None or name == target:
                     self._links.deliver(
                         StreamChunk(request_id=request_id, source=source, target=name, data=data),
                         held.pins[name],
                     )
+        except Exception as exc:  # noqa: BLE001 - request edge: a chunk may be anything
+            self.fail(request_id, as_omni_error(exc))
 
     def stream_done(self, request_id: str) -> None:
         """See `Outbox.stream_done`."""
@@ -147,9 +151,11 @@ class StageOutbox:
         """See `Outbox.emit`."""
         if self._touch(request_id) is None:
             return
-        with self._request_edge(request_id):
+        try:
             _check_arrays(event)
             self._links.report(Emit(request_id=request_id, stage=self._doc.name, event=event))
+        except Exception as exc:  # noqa: BLE001 - request edge: an event may be anything
+            self.fail(request_id, as_omni_error(exc))
 
     def done(self, request_id: str, usage: Usage | None = None) -> None:
         """See `Outbox.done`."""
@@ -181,7 +187,7 @@ class StageOutbox:
             request_id=request_id,
             stage=self._doc.name,
             opened=tuple(held.opened),
-            usage=usage or Usage(),
+            usage=usage or _NO_USAGE,
             finish_reason=reason,
             start_s=held.start_s,
             first_output_s=held.first_output_s,
@@ -198,13 +204,6 @@ class StageOutbox:
         info = error.info(self._doc.name)
         self._links.report(Fail(request_id=request_id, stage=self._doc.name, error=info))
 
-    @contextlib.contextmanager
-    def _request_edge(self, request_id: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as exc:  # noqa: BLE001 - request edge: a plugin's callables raise anything
-            self.fail(request_id, as_omni_error(exc))
-
     def _targets(self, params: RequestParams, payload: Payload) -> list[str]:
         """Where this request goes: as routed, less what leads to no modality it asked for."""
         routed: Collection[str] = self._doc.next
@@ -215,8 +214,8 @@ class StageOutbox:
                     f"route_fn of stage {self._doc.name!r} returned {', '.join(sorted(unknown))}; "
                     f"its next is {', '.join(self._doc.next)}"
                 )
-        wanted = set(params.modalities)
-        return [name for name in routed if wanted.intersection(self._doc.serves[name])]
+        serves = self._doc.serves
+        return [name for name in routed if not _disjoint(params.modalities, serves[name])]
 
     def _hand_over(self, request_id: str, target: str, payload: Payload) -> None:
         project = self._project.get(target)
@@ -243,14 +242,17 @@ class StageOutbox:
         )
 
     def _touch(self, request_id: str) -> _Held | None:
-        with self._lock:
-            held = self._held.get(request_id)
-            if held is not None:
-                held.mark_output()
+        held = self._held.get(request_id)
+        if held is not None:
+            held.mark_output()
         return held
 
     def _streams(self, held: _Held) -> list[str]:
         return [name for name in self._doc.stream_to if name in held.opened]
+
+
+def _disjoint(some: Collection[str], others: Collection[str]) -> bool:
+    return not any(one in others for one in some)
 
 
 def _check_arrays(event: Event) -> None:

@@ -40,13 +40,17 @@ class Tombstones:
 
     def set(self, request_id: str) -> None:
         """Remember an id, and forget what is too old or too many."""
-        self._set_s[request_id] = self._clock()
+        now_s = self._clock()
+        self._set_s[request_id] = now_s
         self._set_s.move_to_end(request_id)
-        self.sweep()
+        self._sweep(now_s)
 
     def sweep(self) -> None:
         """Forget what is too old or too many."""
-        oldest_s = self._clock() - self._lifetime_s
+        self._sweep(self._clock())
+
+    def _sweep(self, now_s: float) -> None:
+        oldest_s = now_s - self._lifetime_s
         while self._set_s:
             request_id, set_s = next(iter(self._set_s.items()))
             if set_s >= oldest_s and len(self._set_s) <= self._most:
