@@ -1,6 +1,6 @@
 """How a payload travels along an edge, by where its two ends run.
 
-The rule only: `local` and `shm` do the work, `codec` decides for each tensor what is small.
+The rule only: `local` and `slabs` do the work, `codec` decides for each tensor what is small.
 """
 
 from __future__ import annotations
