@@ -77,7 +77,7 @@ async def test_a_dead_writer_leaves_no_file_and_its_reader_goes_on(pipeline: Pip
     assert await ask(pipeline, "big words") == "big words "
     runtime = pipeline._runtime
     assert runtime is not None
-    pids = {path.name.partition("@")[2].partition(".")[0] for path in _files(runtime.run_dir)}
+    pids = {path.name.rpartition("@")[2].partition(".")[0] for path in _files(runtime.run_dir)}
     stages = pipeline.health().stages.values()
     assert pids == {str(pid) for pid in (os.getpid(), *(stage.pid for stage in stages))}
 
