@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from omni_core.addresses import segments
@@ -210,6 +211,47 @@ async def test_a_successor_that_says_nothing_is_given_up(
     await until(pipeline, is_ready, BACK_S)
 
 
+async def test_a_dead_replica_is_drained_and_the_others_go_on(tmp_path: Path) -> None:
+    async with load(tmp_path, voice__replicas="2") as pipeline:
+        voice = pipeline.health().stages["voice"]
+        assert voice.replicas != msgspec.UNSET
+        assert set(voice.replicas) == {"voice", "voice.1"}
+        assert len({health.pid for health in voice.replicas.values()}) == 2
+        lost, kept = [await hang(pipeline, "text", "audio") for _ in range(2)]
+        stats = await pipeline.stats()
+        assert (stats["voice"]["held"], stats["voice.1"]["held"]) == (1, 1)
+        os.kill(voice.replicas["voice"].pid, signal.SIGKILL)
+        with pytest.raises(StageDiedError):
+            await lost
+        health = pipeline.health()
+        assert (health.status, health.stages["voice"].state) == ("degraded", "ready")
+        assert health.stages["voice"].pid == voice.replicas["voice.1"].pid
+        for _ in range(3):
+            await ask(pipeline, "a b", "text", "audio")
+        assert (await pipeline.stats())["voice.1"]["requests"] == 5, "warm-up, kept and three"
+        assert not kept.done()
+        after = (await until(pipeline, is_ready, BACK_S)).stages["voice"]
+        assert after.replicas["voice"].restarts == after.restarts == 1
+        kept.cancel()
+        await asyncio.wait([kept])
+        for _ in range(4):
+            await ask(pipeline, "a b", "text", "audio")
+        stats = await pipeline.stats()
+        assert (stats["voice"]["requests"], stats["voice.1"]["requests"]) == (3, 7)
+
+
+async def test_a_group_is_replicated_as_a_whole(tmp_path: Path) -> None:
+    overrides = {"intake__replicas": "2", "writer__replicas": "2", "voice__replicas": "2"}
+    async with load(tmp_path, **overrides) as pipeline:
+        replies = await asyncio.gather(
+            *(ask(pipeline, f"big {'a ' * n}", "text", "audio") for n in range(12))
+        )
+        assert [reply.usage.text_tokens for reply in replies] == [n + 1 for n in range(12)]
+        stats = await pipeline.stats()
+        for stage in ("intake", "writer", "voice"):
+            assert stats[stage]["requests"] == stats[f"{stage}.1"]["requests"] == 7
+
+
 OWNER = """
 import asyncio, dataclasses, sys
 from pathlib import Path
@@ -223,7 +265,7 @@ path = Path(sys.argv[1])
 def told(stage, text):
     if (stage, text) == ("voice", "loading"):
         pids = {stage.pid for stage in runtime.health().stages.values()}
-        print(runtime.run_dir, runtime._janitor._child.pid, *pids, flush=True)
+        print(runtime.run_dir, runtime._run.janitor._child.pid, *pids, flush=True)
 
 pipeline = Pipeline.load(echo.write_checkpoint(path), plugins=echo.plugins(), device="cpu")
 stuck = {"factory": Ref("stuck:build"), "env": {"PYTHONPATH": str(path)}}

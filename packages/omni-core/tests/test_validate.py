@@ -85,7 +85,19 @@ def test_a_sound_graph_has_no_problems() -> None:
             chain(tp_size=2, process="a"),
             "stage 'b': process is shared with 'a' but each of its 2 ranks needs a process; set",
         ),
-        (chain(replicas=2), "stage 'b': replicas is 2 but a stage runs once; set it to 1 and"),
+        (chain(replicas=0), "stage 'b': replicas is 0; it must be at least 1"),
+        (
+            chain(replicas=2, process="a"),
+            "stage 'b': replicas is 2 but 'a', in the same process, has 1; set the same for both",
+        ),
+        (
+            [*chain(replicas=3, process="p"), stage("d", process="p.2", terminal="audio")],
+            "stage 'b': process has a replica 'p.2', and another process is called that; rename",
+        ),
+        (
+            chain(replicas=3, gpu=(0, 1)),
+            "stage 'b': gpu names 2 cards but tp_size is 1 and replicas 3; name one card for each",
+        ),
         (chain(max_batch=0), "stage 'b': max_batch is 0; it must be at least 1"),
         (chain(max_concurrency=-1), "stage 'b': max_concurrency is -1; it must be at least 1"),
         (chain(max_wait_ms=-1.0), "stage 'b': max_wait_ms is -1.0; it must be 0 or more"),
@@ -96,7 +108,7 @@ def test_a_sound_graph_has_no_problems() -> None:
         ),
         (chain(gpu=-1), "stage 'b': gpu is -1; cards count from 0"),
         (chain(gpu=(0, 0)), "stage 'b': gpu is (0, 0); cards count from 0, and each is named once"),
-        (chain(gpu=(0, 1)), "stage 'b': gpu names 2 cards but tp_size is 1; name one card for"),
+        (chain(gpu=(0, 1)), "stage 'b': gpu names 2 cards but tp_size is 1 and replicas"),
         (chain(process="coordinator"), "stage 'b': process is 'coordinator'; use up to 64"),
         (chain(process="../b"), "stage 'b': process is '../b'; use up to 64 letters, digits"),
         (
@@ -149,6 +161,17 @@ def test_memory_shares_of_a_card_sum_to_at_most_one() -> None:
     ]
     assert sentences([replace(sharing[0], memory_fraction=0.3), sharing[1]]) == []
     assert sentences([replace(sharing[0], gpu=1), sharing[1]]) == []
+
+
+def test_replicas_take_their_share_of_a_card_each() -> None:
+    one_card = [
+        stage("a", next=("b",), gpu=0, memory_fraction=0.4, replicas=2),
+        stage("b", terminal="text", gpu=0, memory_fraction=0.3),
+    ]
+    assert sentences(one_card)[0].startswith(
+        "stage 'a': memory_fraction does not fit on card 0: 0.8 of 'a' + 0.3 of 'b' = 1.10; lower "
+    )
+    assert sentences([replace(one_card[0], gpu=(0, 1)), one_card[1]]) == []
 
 
 def test_stages_that_are_kept_apart_may_not_share_a_card() -> None:
@@ -217,7 +240,7 @@ def test_ten_faults_in_one_config_are_all_told() -> None:
         "  write:\n"
         "    tp_size: 2\n"
         "    process: front\n"
-        "  lost: {replicas: 3}\n"
+        "  lost: {replicas: 0}\n"
         "  imago: {gpu: 1}\n",
         name="omni.yaml",
     )
@@ -231,7 +254,7 @@ def test_ten_faults_in_one_config_are_all_told() -> None:
         ("stage 'write': tp_size", "(omni.yaml:4)", "set it to 1"),
         ("stage 'write': process", "(omni.yaml:5)", "set it to null"),
         ("stage 'talk': gpu", "(omni.yaml:2)", "use another card"),
-        ("stage 'lost': replicas", "(omni.yaml:6)", "set it to 1"),
+        ("stage 'lost': replicas", "(omni.yaml:6)", "it must be at least 1"),
         ("stage 'stray': max_batch", "is 0", "it must be at least 1"),
         ("stage 'stray': name", "unreachable from 'entry'", "add it to the next"),
         ("stage 'join': wait_for", "names 'entry'", "add 'join' to the next of 'entry'"),

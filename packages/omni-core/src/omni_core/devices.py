@@ -36,10 +36,10 @@ def default_device(cards: int) -> str:
     return "cuda" if cards else "cpu"
 
 
-def stage_device(stage: StageConfig) -> str:
-    """The torch device of a stage."""
+def stage_device(stage: StageConfig, replica: int = 0) -> str:
+    """The torch device of a stage, in the replica of this number."""
     cards = cards_of(stage)
-    return f"cuda:{cards[0]}" if cards else "cpu"
+    return f"cuda:{cards[replica * stage.tp_size % len(cards)]}" if cards else "cpu"
 
 
 def missing_cards(stages: Sequence[StageConfig], cards: int) -> list[str]:

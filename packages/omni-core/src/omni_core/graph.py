@@ -75,6 +75,11 @@ def process_of(stage: StageConfig) -> str:
     return stage.process or stage.name
 
 
+def replica_names(process: str, count: int) -> list[str]:
+    """The processes that a replicated one runs in: NAME, NAME.1, NAME.2, ..."""
+    return [process, *(f"{process}.{number}" for number in range(1, count))]
+
+
 def cards_of(stage: StageConfig) -> tuple[int, ...]:
     """The cards of a stage; none for one that computes on the CPU."""
     return (stage.gpu,) if isinstance(stage.gpu, int) else stage.gpu or ()

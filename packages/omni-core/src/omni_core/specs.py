@@ -50,6 +50,8 @@ class StageConfig:
     gpu: int | tuple[int, ...] | None = None
     tp_size: int = 1
     replicas: int = 1
+    """Processes like this one, of which a request meets one only; stages that share a process agree
+    on their number. `gpu` names a card for each, or one for all."""
     memory_fraction: float | None = None
     """Share of the card's total memory this stage may hold, 0 to 1."""
     not_on_cards_of: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 from omni_core.addresses import COORDINATOR
 from omni_core.engine.base import TORCH, EngineCapabilities
-from omni_core.graph import cards_of, cycles, process_of, reachable
+from omni_core.graph import cards_of, cycles, process_of, reachable, replica_names
 from omni_core.specs import StageConfig
 from omni_core.types import Modality
 
@@ -56,6 +56,7 @@ def problems(
         found += _gather_problems(stage)
         found += _number_problems(stage)
         found += _placement_problems(stage, stages, engine)
+        found += _replica_problems(stage, stages)
         found += _environment_problems(stage, stages)
     found += _walk_problems(stages, entry)
     found += _terminal_problems(stages, entry, produces)
@@ -188,13 +189,6 @@ def _placement_problems(
 def _parallel_problems(
     stage: StageConfig, stages: Sequence[StageConfig], engine: EngineCapabilities
 ) -> Iterator[Problem]:
-    if stage.replicas > 1:
-        yield Problem(
-            stage=stage.name,
-            field="replicas",
-            fault=f"is {stage.replicas} but a stage runs once",
-            mend="set it to 1 and start several servers behind a load balancer",
-        )
     if stage.tp_size > 1 and not engine.tensor_parallel:
         yield Problem(
             stage=stage.name,
@@ -211,13 +205,37 @@ def _parallel_problems(
             "ranks needs a process",
             mend="set it to null, which gives the stage its own",
         )
-    if (count := len(cards_of(stage))) > 1 and count != stage.tp_size:
+    ranks = stage.tp_size * stage.replicas
+    if (count := len(cards_of(stage))) > 1 and count not in (stage.tp_size, ranks):
         yield Problem(
             stage=stage.name,
             field="gpu",
-            fault=f"names {count} cards but tp_size is {stage.tp_size}",
-            mend="name one card for each rank",
+            fault=f"names {count} cards but tp_size is {stage.tp_size} and replicas "
+            f"{stage.replicas}",
+            mend="name one card for each rank, or one for all replicas",
         )
+
+
+def _replica_problems(stage: StageConfig, stages: Sequence[StageConfig]) -> Iterator[Problem]:
+    """A process is replicated as a whole; told at the later of two stages that differ."""
+    for other in stages[: stages.index(stage)]:
+        if process_of(other) == process_of(stage) and other.replicas != stage.replicas:
+            yield Problem(
+                stage=stage.name,
+                field="replicas",
+                fault=f"is {stage.replicas} but {other.name!r}, in the same process, has "
+                f"{other.replicas}",
+                mend="set the same for both, or give one a process of its own",
+            )
+    taken = {process_of(other) for other in stages}
+    for name in replica_names(process_of(stage), stage.replicas)[1:]:
+        if name in taken:
+            yield Problem(
+                stage=stage.name,
+                field="process",
+                fault=f"has a replica {name!r}, and another process is called that",
+                mend="rename one",
+            )
 
 
 def _environment_problems(stage: StageConfig, stages: Sequence[StageConfig]) -> Iterator[Problem]:
@@ -293,7 +311,8 @@ def _memory_problems(stages: Sequence[StageConfig]) -> Iterator[Problem]:
     for stage in stages:
         for card in cards_of(stage):
             if stage.memory_fraction is not None:
-                shares.setdefault(card, {})[stage.name] = stage.memory_fraction
+                copies = stage.replicas if len(cards_of(stage)) <= stage.tp_size else 1
+                shares.setdefault(card, {})[stage.name] = copies * stage.memory_fraction
     for card, share in sorted(shares.items()):
         if (total := sum(share.values())) > 1.0 + _ROUNDING:
             largest = max(share, key=lambda name: share[name])

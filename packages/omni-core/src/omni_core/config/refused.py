@@ -96,7 +96,8 @@ REFUSED: Final = (
     Refused(
         what="more than one copy of the pipeline",
         reason="a server runs one",
-        mend="start several servers behind a load balancer",
+        mend="set --STAGE.replicas N for the stages that are slow, or start several servers behind "
+        "a load balancer",
         names=(
             "dp",
             "dp_size",

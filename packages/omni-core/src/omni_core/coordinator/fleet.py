@@ -8,12 +8,13 @@ operating system, socket or request.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from omni_core.errors import NotReadyError
-from omni_core.graph import process_of
+from omni_core.graph import process_of, replica_names
 from omni_core.specs import StageConfig
 
 ProcessState: TypeAlias = Literal["starting", "built", "ready", "dead"]
@@ -32,8 +33,8 @@ class Replica:
     restarts: int = 0
     load: int = 0
     """Requests in flight that are pinned to the process."""
-    pinned: int = 0
-    """Requests it was ever given."""
+    turn: int = 0
+    """When it was last given one; of those with as much to do, who has waited longest is next."""
     missing: set[str] = field(default_factory=set)
     """Stages that are not built yet."""
 
@@ -52,6 +53,7 @@ class Fleet:
     def __init__(self, stages: Sequence[StageConfig]) -> None:
         self._group_of = {stage.name: process_of(stage) for stage in stages}
         self._groups: dict[str, list[Replica]] = {}
+        self._turns = itertools.count(1)
         for group in dict.fromkeys(self._group_of.values()):
             members = tuple(stage for stage in stages if process_of(stage) == group)
             self._groups[group] = [
@@ -72,6 +74,11 @@ class Fleet:
     def number(self, replica: Replica) -> int:
         """Its place among the replicas of its group, from 0."""
         return self.of_stage(replica.stages[0].name).index(replica)
+
+    def label(self, replica: Replica, stage: str) -> str:
+        """What people call a stage there: "talker", and "talker.1" in the second replica."""
+        number = self.number(replica)
+        return f"{stage}.{number}" if number else stage
 
     def living(self) -> list[str]:
         """The processes that can be talked to."""
@@ -103,7 +110,7 @@ class Fleet:
                 chosen[group] = min(choices, key=_preference)
         for replica in chosen.values():
             replica.load += 1
-            replica.pinned += 1
+            replica.turn = next(self._turns)
         return {stage: chosen[self._group_of[stage]].process for stage in stages}
 
     def unpin(self, pins: dict[str, str]) -> None:
@@ -144,10 +151,5 @@ class Fleet:
         ]
 
 
-def replica_names(group: str, count: int) -> list[str]:
-    """Of the processes of a group: NAME, NAME.1, NAME.2, ..."""
-    return [group, *(f"{group}.{number}" for number in range(1, count))]
-
-
 def _preference(replica: Replica) -> tuple[bool, int, int]:
-    return replica.state != "built", replica.load, replica.pinned
+    return replica.state != "built", replica.load, replica.turn

@@ -35,13 +35,13 @@ def blueprints(plan: Plan, fleet: Fleet) -> dict[str, Blueprint]:
     return {
         replica.name: Blueprint(
             env={**threads, **{k: v for stage in replica.stages for k, v in stage.env.items()}},
-            setup=_setup(plan, replica),
+            setup=_setup(plan, replica, fleet.number(replica)),
         )
         for replica in fleet.replicas
     }
 
 
-def _setup(plan: Plan, replica: Replica) -> Setup:
+def _setup(plan: Plan, replica: Replica, number: int) -> Setup:
     modalities = served(plan.stages)
     return Setup(
         version=PROTOCOL_VERSION,
@@ -51,7 +51,7 @@ def _setup(plan: Plan, replica: Replica) -> Setup:
         stages=tuple(
             to_doc(
                 stage,
-                device=stage_device(stage),
+                device=stage_device(stage, number),
                 dtype=plan.dtype,
                 serves={target: modalities[target] for target in stage.next},
             )

@@ -23,7 +23,6 @@ from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
 from omni_core.errors import NotReadyError, OmniError, StageError
-from omni_core.janitor import Janitor
 from omni_core.messages import (
     Crash,
     Done,
@@ -60,14 +59,13 @@ class Runtime:
         with ExitStack() as undo:
             run = RunDirectory()
             undo.callback(run.remove)
-            self._janitor = Janitor(run.path)
-            undo.callback(self._janitor.dismiss)
             shm_dir = segments(run.path)
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
             self._links = CoordinatorLinks(AddressBook(run.path), self._codec)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
+        self._run = run
         self.run_dir = run.path
         self.coordinator = Coordinator(
             plan.stages,
@@ -88,7 +86,7 @@ class Runtime:
         """Spawn, build and warm up every stage; an error carries the output of what failed."""
         self._receiver = asyncio.create_task(self._receive())
         self._receiver.add_done_callback(self._receiver_ended)
-        await self._supervisor.start(self.run_dir, self._janitor)
+        await self._supervisor.start(self.run_dir, self._run.janitor)
 
     async def close(self) -> None:
         """Fail what is in flight, stop the processes, free sockets and shared memory.

@@ -59,10 +59,9 @@ class StatsDesk:
         query = self._open.get(reply.query_id)
         replica = self._fleet.find(reply.process)
         if query is not None and replica is not None:
-            number = self._fleet.number(replica)
-            suffix = f".{number}" if number else ""
-            query.found.stages |= {f"{s}{suffix}": stats for s, stats in reply.stats.items()}
-            query.found.relays[reply.process] = reply.relay
+            for stage, stats in reply.stats.items():
+                query.found.stages[self._fleet.label(replica, stage)] = stats
+            query.found.relays[replica.name] = reply.relay
             query.settle(reply.process)
 
     def forget(self, process: str) -> None:

@@ -148,7 +148,7 @@ class Supervisor:
             case Hello():
                 self._greet(replica, message)
             case Progress():
-                self._on_progress(message.stage, message.text)
+                self._on_progress(self._fleet.label(replica, message.stage), message.text)
             case Ready():
                 self._built(replica, message.stage)
             case Crash():
@@ -189,7 +189,7 @@ class Supervisor:
         )
 
     def _built(self, replica: Replica, stage: str) -> None:
-        self._on_progress(stage, "ready")
+        self._on_progress(self._fleet.label(replica, stage), "ready")
         if self._fleet.built(replica.process, stage):
             self._no_news_expected(replica)
             self._news.set()

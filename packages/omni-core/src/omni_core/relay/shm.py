@@ -15,16 +15,20 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from omni_core.janitor import Janitor
+
 _PREFIX: Final = "omni-"
 
 
 class RunDirectory:
-    """The 0700 directory of one run. Creating one first sweeps those of dead runs."""
+    """The 0700 directory of one run. Creating one first sweeps those of dead runs, and starts the
+    janitor that deletes it should this process be killed."""
 
     def __init__(self) -> None:
         root = _root()
         _sweep(root)
         self.path = root / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self.janitor = Janitor(self.path)
         self.path.mkdir(mode=0o700)
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -32,6 +36,7 @@ class RunDirectory:
     def remove(self) -> None:
         """Free everything still there; may be called once."""
         remove_tree(self.path)
+        self.janitor.dismiss()
         os.close(self._lock)
 
 

@@ -30,7 +30,7 @@ class Box:
 
     name: str
     process: str
-    """"" in the API process."""
+    """With the number of its replicas if there are several; "" in the API process."""
     device: str
     depth: int
     """Longest way from the request, in edges."""
@@ -71,7 +71,8 @@ def scene(title: str, stages: Sequence[StageConfig], entry: str) -> Scene:
     for stage in ordered:
         here = home[stage.name]
         below = depth[stage.name] + 1
-        boxes.append(Box(name=stage.name, process=here, device=_device(stage), depth=below))
+        process = f"{here} x{stage.replicas}" if stage.replicas > 1 else here
+        boxes.append(Box(name=stage.name, process=process, device=_device(stage), depth=below))
         for target in stage.next:
             streamed = target in stage.stream_to
             edges.append(_edge(stage.name, target, here, home[target], streamed=streamed))
