@@ -50,6 +50,8 @@ async def test_metrics_count_requests_latencies_tokens_and_stages(local):
     await local.chat(modalities=["audio"])
     await local.chat(temperature=9)
     text = (await local.http.get("/metrics")).text
+    assert 'omni_stage_processes_ready{stage="voice"} 1.0' in text
+    assert 'omni_stage_restarts{stage="voice"} 1.0' in text
     for line in (
         'omni_requests_total{status="200"} 2.0',
         'omni_requests_total{status="400"} 1.0',
@@ -75,4 +77,4 @@ async def test_metrics_without_stages(local, monkeypatch):
     monkeypatch.setattr(local.pipeline, "stats", not_ready)
     response = await local.http.get("/metrics")
     assert response.status_code == 200
-    assert "omni_stage_" not in response.text
+    assert "omni_stage_running" not in response.text

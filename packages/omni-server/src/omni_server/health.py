@@ -39,7 +39,8 @@ def router(context: ServerContext) -> APIRouter:
             relays = await context.pipeline.relay_stats()
         except NotReadyError:
             stages, relays = {}, {}
-        text = context.metrics.render(stages, relays, context.pipeline.occupancy())
+        pipeline = context.pipeline
+        text = context.metrics.render(stages, relays, pipeline.occupancy(), pipeline.health())
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -16,6 +16,8 @@ omni_abort_sent_seconds                    from there to the abort being sent to
 omni_abort_released_seconds{stage}         from there to the stage holding nothing of the request
 omni_aborts_pending                        aborted requests that some stage still holds
 omni_stage_STAT{stage}                     every number of `Pipeline.stats()`, as a gauge
+omni_stage_processes_ready{stage}          its processes that serve: 1, or its replicas
+omni_stage_restarts{stage}                 how often they were started again
 omni_relay_STAT{process}                   the same of `Pipeline.relay_stats()`: tensors that leave
                                            and enter a process
   bytes_inline                             inside messages
@@ -35,7 +37,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from omni_core.pipeline import Occupancy
+from omni_core.pipeline import Health, Occupancy
 from omni_core.types import AudioDelta, Event, Finished, TextDelta
 
 ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -93,11 +95,12 @@ class Metrics:
     def _latency(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
-    def render(self, stages: Stats, relays: Stats, occupancy: Occupancy) -> bytes:
-        """The exposition text, with the numbers of the stages, of what goes between their
-        processes, and of the queue before them."""
+    def render(self, stages: Stats, relays: Stats, occupancy: Occupancy, health: Health) -> bytes:
+        """The exposition text, with the numbers of the stages, of their processes and what goes
+        between these, and of the queue before them."""
         families = CollectorRegistry()
         families.register(_StatsCollector("stage", stages))
+        families.register(_StatsCollector("stage", _processes(health)))
         families.register(_StatsCollector("relay", relays, label="process"))
         families.register(_OccupancyCollector(occupancy))
         return generate_latest(self.registry) + generate_latest(families)
@@ -141,6 +144,13 @@ class RequestTimer:
         self._metrics.in_flight.dec()
         self._metrics.requests.labels(str(status)).inc()
         self._metrics.duration.observe(time.perf_counter() - self._start)
+
+
+def _processes(health: Health) -> Stats:
+    return {
+        name: {"processes_ready": stage.processes_ready, "restarts": stage.restarts}
+        for name, stage in health.stages.items()
+    }
 
 
 class _StatsCollector(Collector):

@@ -31,6 +31,12 @@ class StageHealth(ReplicaHealth, frozen=True, kw_only=True):
     replicas: dict[str, ReplicaHealth] | msgspec.UnsetType = msgspec.UNSET
     """By the names of their places; left out if there is one only."""
 
+    @property
+    def processes_ready(self) -> int:
+        """How many of its processes take requests."""
+        processes = [self] if self.replicas is msgspec.UNSET else self.replicas.values()
+        return sum(process.state == "ready" for process in processes)
+
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """`ready` only when every process is; `degraded` may still serve what has a ready process."""
