@@ -15,6 +15,8 @@ import zmq
 from omni_core.addresses import AddressBook
 from omni_core.codec import Codec, Refused
 
+_EVENTS: Final = int(zmq.EVENTS)
+_READABLE: Final = int(zmq.POLLIN)
 _BURST_BATCHES: Final = 16
 """Read in one go, so that a flood of messages does not hold up everything else."""
 
@@ -45,17 +47,21 @@ class Ingress:
         assert isinstance(descriptor, int)
         self.descriptor = descriptor
         """Becomes readable when something arrives at an empty socket. It tells of changes only:
-        wait for it after `read` has returned nothing."""
+        wait for it while there is not `more`."""
+        self.more = True
+        """Whether `read` is to be called before anything else arrives."""
 
     def read(self) -> list[Any]:
         """What has arrived, in order, each a message or `Refused`; empty if nothing has."""
         messages: list[Any] = []
         for _ in range(_BURST_BATCHES):
-            try:
-                frames = self._inbound.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            self.more = bool(self._inbound.get(_EVENTS) & _READABLE)
+            if not self.more:  # asked for, since to be told by an exception costs five times that
                 break
+            frames = [self._inbound.recv(copy=False)]
+            while frames[-1].more:
+                frames.append(self._inbound.recv(copy=False))
             arrived = self._codec.decode_batch([frame.buffer for frame in frames], self._kind)
-            self.refused += sum(isinstance(message, Refused) for message in arrived)
+            self.refused += sum([isinstance(message, Refused) for message in arrived])
             messages += arrived
         return messages
