@@ -88,9 +88,10 @@ class StageProcess:
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
         self._egress.post(COORDINATOR, hello)
         while not self._stopping:
-            if not self._receive():
-                news.poll()
-                with contextlib.suppress(BlockingIOError):  # it was not this that woke us
+            self._receive()
+            if not self._ingress.more:
+                woken_by = [descriptor for descriptor, _ in news.poll()]
+                if self._wake_read.fileno() in woken_by:
                     self._wake_read.recv(4096)
         self._close()
         return self._exit_code
