@@ -31,7 +31,7 @@ from omni_core.types import (
     TextPart,
 )
 
-TURN_CHUNKS: Final = 16
+TURN_CHUNKS: Final = 64
 """Streamed between two looks at the inbox, shared by all open streams."""
 MODALITIES: Final[tuple[Modality, ...]] = ("audio",)
 _ITEM_BYTES: Final = 4
