@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -89,20 +89,26 @@ def send_noise(socket_file: Path) -> None:
             line.sendall(noise)
 
 
-def address_space_bytes(pid: int) -> int:
-    """What a process has mapped now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 @contextmanager
-def memory_refused(pid: int, spare_bytes: int) -> Iterator[None]:
-    """The kernel gives a process no more address space than it has, but for a spare."""
-    limit = address_space_bytes(pid) + spare_bytes
+def memory_refused(pid: int) -> Iterator[None]:
+    """The kernel gives a process no more address space than it has."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
-    resource.prlimit(pid, resource.RLIMIT_AS, (limit, hard))
+    resource.prlimit(pid, resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE"), hard))
     try:
         yield
     finally:
-        if Path(f"/proc/{pid}").exists():
+        with suppress(ProcessLookupError):  # it may have died of it
             resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))
+
+
+def scribble(file: Path, offset: int, size_bytes: int) -> None:
+    """Overwrite a part of a file that others have mapped."""
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(b"\xff" * size_bytes)
+
+
+def truncate(file: Path) -> None:
+    """Take the bytes of a file from those who have it mapped."""
+    os.truncate(file, 0)

@@ -60,16 +60,13 @@ async def test_under_load(
 
 
 MOMENTS = [
-    pytest.param(moment, number, id=f"{number.name} at {moment}", marks=marks)
-    for moment, marks in (
-        ("intake: importing", pytest.mark.matrix),
-        ("voice: ready", ()),
-        ("pipeline: warm-up", pytest.mark.matrix),
-    )
+    pytest.param(moment, number, id=f"{number.name} at {moment}")
+    for moment in ("intake: importing", "voice: ready", "pipeline: warm-up")
     for number in (signal.SIGTERM, signal.SIGKILL)
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("moment", "number"), MOMENTS)
 def test_while_it_starts(start_echo: Start, moment: str, number: signal.Signals) -> None:
     target = start_echo()
