@@ -323,6 +323,11 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
 # -- references nobody should believe
 
 
+def told(reference: SlabReference) -> SlabReference:
+    """What the other side reads."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(reference), type=SlabReference)
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -336,6 +341,8 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
         {"runs": ((1, 1),)},
         {"runs": ((SLOTS, 1),)},
         {"runs": ((2**62, 1),)},
+        {"runs": ((-1, 1),)},
+        {"runs": ((0, 1), (1, 0))},
         {"runs": ((0, 1), (1, 1))},
         {"size_bytes": SLOT + 1},
         {"size_bytes": 2**62},
@@ -346,7 +353,7 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_lie_is_a_protocol_error(pair: Pair, lie: dict[str, Any]) -> None:
     true = pair.a.place(tensor(1), "b")
     with pytest.raises(ProtocolError):
-        pair.b.open(msgspec.structs.replace(true, **lie))
+        pair.b.open(told(msgspec.structs.replace(true, **lie)))
     pair.a.discard(true)
 
 

@@ -89,14 +89,14 @@ class Borrower:
         return attached
 
 
-def _checked(reference: SlabReference, attached: _Attached) -> list[Run]:
+def _checked(reference: SlabReference, attached: _Attached) -> tuple[Run, ...]:
     """The reference's runs, if all it says is true and it was not opened before."""
     layout = attached.mapping.layout
-    runs = [Run(start, count) for start, count in reference.runs]
-    if any(run.end > layout.slots for run in runs):
+    runs = reference.runs
+    if any(start < 0 or slots < 1 or start + slots > layout.slots for start, slots in runs):
         raise ProtocolError(f"slots of {reference} lie outside of its pool")
     slots = 1 if reference.segment else layout.slots_for(reference.size_bytes)
-    if sum(run.slots for run in runs) != slots:
+    if sum([run.slots for run in runs]) != slots:
         raise ProtocolError(f"{reference} has not the {slots} slots that its size takes")
     head = runs[0].start
     placed, opened = attached.mapping.placed(head), attached.opened[head]
@@ -105,7 +105,7 @@ def _checked(reference: SlabReference, attached: _Attached) -> list[Run]:
     return runs
 
 
-def _copied(mapping: PoolMapping, runs: list[Run], size_bytes: int) -> Bytes:
+def _copied(mapping: PoolMapping, runs: tuple[Run, ...], size_bytes: int) -> Bytes:
     data = np.empty(size_bytes, np.uint8)
     done = 0
     for run in runs:

@@ -84,10 +84,12 @@ class Lender:
     ) -> None:
         """`before_wait` sends what is held back: nobody can release what he has not got."""
         self._path = path
+        self._name = path.name
         self._limits = limits
         self._before_wait = before_wait
         self._layout = limits.layout
         self._table = SlotTable(self._layout.slots)
+        self._warm_slots = limits.warm_bytes // limits.slot_bytes
         self._lent: deque[Loan] = deque()
         self._segments: dict[int, int] = {}  # {generation: bytes in a file of its own}
         self._deaths: Counter[str] = Counter()
@@ -112,9 +114,9 @@ class Lender:
             raise _no_memory(data.nbytes, exc) from exc
         self._hand_over(loan, data.nbytes, deaths)
         return SlabReference(
-            pool=self._path.name,
+            pool=self._name,
             generation=loan.generation,
-            runs=tuple((run.start, run.slots) for run in loan.runs),
+            runs=loan.runs,
             size_bytes=data.nbytes,
             copy=room.copy,
             segment=room.segment,
@@ -158,7 +160,8 @@ class Lender:
     # -- room
 
     def _take(self, size_bytes: int, target: str) -> _Room:
-        segment = 2 * self._layout.slots_for(size_bytes) > self._layout.slots
+        slots = self._layout.slots_for(size_bytes)
+        segment = 2 * slots > self._layout.slots
         if segment and size_bytes > self._limits.segments_bytes:
             raise StageError(
                 f"a tensor of {size_bytes} bytes cannot go to another process: at most "
@@ -230,10 +233,9 @@ class Lender:
         self._table.take_back(loan)
         if self._segments.pop(loan.generation, None) is not None:
             pool.segment_path(self._path, loan.generation).unlink(missing_ok=True)
-        warm = self._limits.warm_bytes // self._layout.slot_bytes
         for run in loan.runs:
-            start = max(run.start, warm)
-            if start < run.end:
+            if run.end > self._warm_slots:
+                start = max(run.start, self._warm_slots)
                 self._mapping.punch(Run(start, run.end - start))
 
     # -- bytes

@@ -43,11 +43,8 @@ class SlabReference(msgspec.Struct, frozen=True, array_like=True):
 
     pool: str
     generation: Annotated[int, msgspec.Meta(ge=1)]
-    runs: Annotated[
-        tuple[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=1)]], ...],
-        msgspec.Meta(min_length=1),
-    ]
-    """(first slot, slots), to be read in this order."""
+    runs: Annotated[tuple[Run, ...], msgspec.Meta(min_length=1)]
+    """To be read in this order."""
     size_bytes: Annotated[int, msgspec.Meta(ge=1)]
     copy: bool
     """The lender is short: copy the bytes out and release them at once."""
