@@ -25,6 +25,7 @@ omni_relay_STAT{process}                   the same of `Pipeline.relay_stats()`:
   bytes_copied_out                         read by copying, as the writer's pool was half full
   slots_used, slots_total, segment_bytes   of the process's pool; files of what is too large for it
   waits, waits_timed_out                   for room in the pool; the latter failed their requests
+  messages_refused                         that were no message of ours, and were dropped
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ class Runtime:
         """Counters of the tensors that each process sends and receives, this one included."""
         if self._closing:
             return {}
-        return {COORDINATOR: self._codec.stats(), **(await self._stats.ask()).relays}
+        own = {**self._codec.stats(), "messages_refused": float(self._links.refused)}
+        return {COORDINATOR: own, **(await self._stats.ask()).relays}
 
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
