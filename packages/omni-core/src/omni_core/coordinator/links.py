@@ -41,6 +41,11 @@ class CoordinatorLinks:
             self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
+    @property
+    def refused(self) -> int:
+        """What has arrived and was no message."""
+        return self._ingress.refused
+
     def forget(self, process: str) -> None:
         """A process is gone: drop what it has not taken."""
         self._egress.forget(process)
