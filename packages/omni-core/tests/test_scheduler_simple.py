@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from omni_core.errors import MediaError, OmniError, StageError
@@ -244,3 +246,14 @@ def test_close_leaves_at_once_what_waits_for_company() -> None:
         until(lambda: scheduler.stats()["waiting"] == 1)
     assert gate.batches == []
     assert time.monotonic() - started < PATIENCE_S / 2
+
+
+def test_an_idle_stage_keeps_nothing_of_what_it_computed() -> None:
+    array = np.zeros(3)
+    kept = weakref.ref(array)
+    scheduler = SimpleScheduler(lambda works: [{} for _ in works])
+    with running(scheduler) as (inbox, outbox):
+        inbox.put(work("a", array=array))
+        del array
+        outbox.wait_for("done", "a")
+        until(lambda: kept() is None)

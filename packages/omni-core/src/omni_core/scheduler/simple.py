@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias, assert_never
 
 from omni_core.errors import OmniError, StageError, as_omni_error
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, InboxItem, Outbox, Work
 from omni_core.types import Payload
 
 Compute: TypeAlias = Callable[[list[Work]], Sequence[Payload | OmniError]]
@@ -66,20 +66,7 @@ class SimpleScheduler:
         for worker in workers:
             worker.start()
         while not self._closing:
-            item = inbox.get()
-            with self._changed:
-                match item:
-                    case Work():
-                        self._enter(item, outbox)
-                    case Abort():
-                        self._forget(item.request_id, outbox)
-                    case Close():
-                        self._closing = True
-                    case Chunk() | ChunksDone() | None:
-                        pass  # a stateless stage has no streams
-                    case _:
-                        assert_never(item)
-                self._changed.notify_all()
+            self._receive(inbox.get(), outbox)
         for worker in workers:
             worker.join()
 
@@ -92,6 +79,21 @@ class SimpleScheduler:
             "running": len(self._running),
             **self._more_stats(),
         }
+
+    def _receive(self, item: InboxItem | None, outbox: Outbox) -> None:
+        with self._changed:
+            match item:
+                case Work():
+                    self._enter(item, outbox)
+                case Abort():
+                    self._forget(item.request_id, outbox)
+                case Close():
+                    self._closing = True
+                case Chunk() | ChunksDone() | None:
+                    pass  # a stateless stage has no streams
+                case _:
+                    assert_never(item)
+            self._changed.notify_all()
 
     def _enter(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
@@ -109,9 +111,15 @@ class SimpleScheduler:
         outbox.released(request_id)
 
     def _work(self, outbox: Outbox) -> None:
-        while batch := self._take_batch():
-            for work, result in zip(batch, self._results(batch), strict=True):
-                self._publish(work, result, outbox)
+        while self._serve(self._take_batch(), outbox):
+            pass  # and keep nothing of a batch, perhaps another process's memory, meanwhile
+
+    def _serve(self, batch: list[Work], outbox: Outbox) -> bool:
+        if not batch:
+            return False
+        for work, result in zip(batch, self._results(batch), strict=True):
+            self._publish(work, result, outbox)
+        return True
 
     def _take_batch(self) -> list[Work]:
         """The next batch; empty once the stage closes."""
