@@ -41,7 +41,7 @@ class PoolLimits:
     pool_bytes: int = DEFAULT_POOL_BYTES
     slot_bytes: int = 64 * 1024
     warm_bytes: int = 64 * MIB
-    """The memory of slots behind these goes back to the system when they are free."""
+    """The memory of slots behind these goes back to the system once all are free."""
     patience_s: float = 5.0
     """Then a request whose tensor finds no room fails."""
 
@@ -90,6 +90,7 @@ class Lender:
         self._layout = limits.layout
         self._table = SlotTable(self._layout.slots)
         self._warm_slots = limits.warm_bytes // limits.slot_bytes
+        self._touched_slots = self._warm_slots  # those behind have no memory
         self._lent: deque[Loan] = deque()
         self._segments: dict[int, int] = {}  # {generation: bytes in a file of its own}
         self._deaths: Counter[str] = Counter()
@@ -208,6 +209,7 @@ class Lender:
                 loan = self._lend(size_bytes, target, segment)
             if loan is None:
                 return None
+            self._touched_slots = max(self._touched_slots, loan.runs[-1].end)
             return _Room(loan, 2 * self._table.used > self._layout.slots, segment)
 
     def _lend(self, size_bytes: int, target: str, segment: bool) -> Loan | None:
@@ -233,10 +235,11 @@ class Lender:
         self._table.take_back(loan)
         if self._segments.pop(loan.generation, None) is not None:
             pool.segment_path(self._path, loan.generation).unlink(missing_ok=True)
-        for run in loan.runs:
-            if run.end > self._warm_slots:
-                start = max(run.start, self._warm_slots)
-                self._mapping.punch(Run(start, run.end - start))
+        if not self._table.used and self._touched_slots > self._warm_slots:
+            # Not for each loan: in a burst, the same memory would go and come all the time.
+            cold = Run(self._warm_slots, self._touched_slots - self._warm_slots)
+            self._mapping.punch(cold)
+            self._touched_slots = self._warm_slots
 
     # -- bytes
 
