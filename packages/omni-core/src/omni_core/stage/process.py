@@ -88,11 +88,11 @@ class StageProcess:
         hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
         self._egress.post(COORDINATOR, hello)
         while not self._stopping:
-            self._receive()
             if not self._ingress.more:
                 woken_by = [descriptor for descriptor, _ in news.poll()]
                 if self._wake_read.fileno() in woken_by:
                     self._wake_read.recv(4096)
+            self._receive()
         self._close()
         return self._exit_code
 
