@@ -125,6 +125,34 @@ def test_replies_share_pushes() -> None:
     assert done == ["b", "a"]
 
 
+def test_a_reply_without_audio_goes_before_those_that_play() -> None:
+    class Meanwhile(Recorder):
+        def push(self, states: list[str], codes: list[IntArray]) -> list[FloatArray]:
+            if not self.pushes:
+                for item in (opened("b"), chunk("b", 10), ended("b"), ended("a")):
+                    inbox.put(item)
+            return super().push(states, codes)
+
+    vocoder = Meanwhile()
+    with running(StreamingScheduler(vocoder), []) as (inbox, outbox):
+        for item in (opened("a"), chunk("a", 0, 1, 2)):
+            inbox.put(item)
+        outbox.wait_for("complete", "a")
+    assert vocoder.pushes == [{"a": [0]}, {"b": [10]}, {"a": [1, 2]}]
+
+
+def test_a_push_has_no_more_frames_than_it_should() -> None:
+    vocoder = Recorder()
+    cadence = Cadence(initial_frames=2, steady_frames=8)
+    items = [item for name in "abcd" for item in (opened(name), chunk(name, 0, 1), ended(name))]
+    long = [opened("e"), chunk("e", *range(11)), ended("e")]
+    scheduler = StreamingScheduler(vocoder, cadence=cadence, push_frames=5)
+    with running(scheduler, [*items, *long]) as (_, outbox):
+        outbox.wait_for("complete", "e")
+    first = [{name: [0, 1] for name in names} for names in ("ab", "cd", "e")]
+    assert vocoder.pushes == [*first, {"e": list(range(2, 10))}, {"e": [10]}]
+
+
 def test_the_tail_is_flushed_before_the_end() -> None:
     items = [opened("a"), chunk("a", 1), ended("a")]
     _, outbox = run(Recorder(tail=0.5), items, ("complete", "a"))

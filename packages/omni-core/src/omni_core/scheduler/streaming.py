@@ -6,6 +6,7 @@ codecs: a `StreamingVocoder` does.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -83,9 +84,11 @@ _Row: TypeAlias = tuple[str, _Reply, IntArray]
 
 
 class StreamingScheduler:
-    """Feeds arriving frames to a vocoder: each reply by its own cadence, all that are due at once.
+    """Feeds arriving frames to a vocoder: each reply by its own cadence, what is due together.
 
-    Replies beyond the vocoder's `max_replies` wait in order of arrival; their frames are kept.
+    Replies that have no audio yet come first and by themselves, then those whose listeners run out
+    first. Replies beyond the vocoder's `max_replies` wait in order of arrival; their frames are
+    kept.
     """
 
     def __init__(
@@ -93,12 +96,16 @@ class StreamingScheduler:
         vocoder: StreamingVocoder,
         *,
         cadence: Cadence | None = None,
+        push_frames: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`more_stats` gives the numbers of whatever the vocoder uses, which `stats` adds."""
+        """A push has at most `push_frames` over all its replies, or one reply's chunk: what arrives
+        meanwhile may be more urgent than the rest. `more_stats` gives the numbers of whatever the
+        vocoder uses, which `stats` adds."""
         self._vocoder = vocoder
         self._cadence = cadence or Cadence()
+        self._push_frames = push_frames
         self._clock = clock
         self._more_stats = more_stats
         self._replies: dict[str, _Reply] = {}
@@ -194,12 +201,19 @@ class StreamingScheduler:
             reply.frames += codes.shape[1]
 
     def _due(self) -> list[tuple[str, IntArray]]:
-        now_s, due = self._clock(), []
-        for rid, reply in self._replies.items():
-            if reply.is_open and reply.frames:
-                count = reply.pace.due(reply.frames, ended=reply.ended, now_s=now_s)
-                if count:
-                    due.append((rid, reply.take(count)))
+        """The chunks of one push, the most urgent first."""
+        now_s, room, begins = self._clock(), self._push_frames or math.inf, False
+        due: list[tuple[str, IntArray]] = []
+        waiting = [(rid, r) for rid, r in self._replies.items() if r.is_open and r.frames]
+        for rid, reply in sorted(waiting, key=lambda row: row[1].pace.audio_until_s or 0.0):
+            count = reply.pace.due(reply.frames, ended=reply.ended, now_s=now_s)
+            if not count:
+                continue
+            silent = reply.pace.audio_until_s is None
+            if due and (count > room or begins != silent):
+                break
+            begins, room = silent, room - count
+            due.append((rid, reply.take(count)))
         return due
 
     def _push(self, rows: Sequence[_Row], outbox: Outbox) -> None:

@@ -15,7 +15,7 @@ from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.streaming import StreamingScheduler, StreamingVocoder
 from omni_core.specs import StageContext
 from omni_core.steps import build_bank
-from omni_qwen3.code2wav.model import load_model
+from omni_qwen3.code2wav.model import PIECE_FRAMES, load_model
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder, WindowVocoder
 
 Decode: TypeAlias = Literal["stateful", "window"]
@@ -80,4 +80,8 @@ def build(ctx: StageContext) -> Scheduler:
             )
         case "window":
             vocoder = WindowVocoder(model)
-    return StreamingScheduler(vocoder, cadence=cadence, more_stats=bank.stats)
+    # On a CPU more than one step's frames would only make the first of them late.
+    push_frames = PIECE_FRAMES if ctx.device == "cpu" else None
+    return StreamingScheduler(
+        vocoder, cadence=cadence, push_frames=push_frames, more_stats=bank.stats
+    )
