@@ -53,6 +53,7 @@ def test_a_killed_parent_leaves_neither_files_nor_processes(tmp_path: Path, numb
             deadline = time.monotonic() + WITHIN_S
             while is_running(kept) or directory.exists():
                 assert time.monotonic() < deadline
+                time.sleep(0.01)
             assert is_running(gone), "it was no longer to be watched"
         finally:
             os.kill(gone, signal.SIGKILL)

@@ -296,3 +296,4 @@ def test_nothing_is_left_of_a_parent_that_is_killed_while_a_child_is_deep_in_a_f
         deadline = time.monotonic() + BACK_S
         while any(Path(f"/proc/{pid}").exists() for pid in pids) or Path(run_dir).exists():
             assert time.monotonic() < deadline
+            time.sleep(0.01)

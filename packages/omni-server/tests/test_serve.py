@@ -205,6 +205,7 @@ class ServeProcess:
         deadline = time.monotonic() + BACK_WITHIN_S
         while (response := self.http.get("/health")).status_code != 200:
             assert time.monotonic() < deadline, response.text
+            time.sleep(0.01)
         assert response.json()["status"] == "ready"
         return response.json()["stages"]
 
@@ -229,6 +230,7 @@ class ServeProcess:
             or list(Path("/dev/shm").glob(f"omni-{self.process.pid}-*"))
         ):  # fmt: skip
             assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def stop(self, *signals):
         for number in signals:

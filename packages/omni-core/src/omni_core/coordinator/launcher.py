@@ -115,20 +115,12 @@ class Launcher:
     async def start(self, name: str, env: Mapping[str, str]) -> None:
         """Spawn one stage process; the name is used once."""
         child = self._children[name] = Child(name, self._exited)
-        await asyncio.get_running_loop().subprocess_exec(
-            lambda: child,
-            sys.executable,
-            "-m",
-            "omni_core.stage",
-            name,
-            str(self._run_dir),
-            str(os.getpid()),
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            env={**os.environ, **env},
-            start_new_session=True,
-        )
+        try:
+            await self._spawn(child, env)
+        except BaseException:
+            self._children.pop(name, None)
+            child.left.set()
+            raise
         if not child.left.is_set():
             self._janitor.watch(child.pid)
 
@@ -156,6 +148,22 @@ class Launcher:
         for child in self._children.values():
             child.kill()
 
+    async def _spawn(self, child: Child, env: Mapping[str, str]) -> None:
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: child,
+            sys.executable,
+            "-m",
+            "omni_core.stage",
+            child.name,
+            str(self._run_dir),
+            str(os.getpid()),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+
     async def _all_left(self, timeout_s: float | None) -> bool:
         waits = [asyncio.create_task(child.left.wait()) for child in self._children.values()]
         if not waits:
@@ -167,5 +175,5 @@ class Launcher:
 
     def _exited(self, child: Child) -> None:
         self._janitor.unwatch(child.pid)
-        del self._children[child.name]
+        self._children.pop(child.name, None)
         self._on_exit(child)
