@@ -37,8 +37,10 @@ from omni_core.messages import (
 )
 from omni_core.relay.shm import RunDirectory
 from omni_core.relay.slabs import SharedMemory, remove_leftovers
+from omni_core.types import AudioDelta
 
 _STOP_GRACE_S: Final = 8.0
+_TOLD_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 
 log = logging.getLogger("omni.runtime")
 
@@ -144,11 +146,16 @@ class Runtime:
 
     async def _receive(self) -> None:
         while True:
+            told_bytes = 0
             for message in await self._links.receive():
                 if isinstance(message, Refused):
                     self._refuse(message)
-                else:
-                    self._dispatch(message)
+                    continue
+                self._dispatch(message)
+                told_bytes += _sample_bytes(message)
+                if told_bytes > _TOLD_AT_ONCE_BYTES:  # let clients read, or they seem not to
+                    await asyncio.sleep(0)
+                    told_bytes = 0
             await asyncio.sleep(0)  # more may be there at once: those whom the news is for first
 
     def _refuse(self, refused: Refused) -> None:
@@ -172,3 +179,9 @@ class Runtime:
     def _receiver_ended(self, receiver: asyncio.Task[None]) -> None:
         if not receiver.cancelled() and (error := receiver.exception()) is not None:
             self._supervisor.give_up(StageError(f"the control plane failed: {error}"))
+
+
+def _sample_bytes(message: ToCoordinator) -> int:
+    if isinstance(message, Emit) and isinstance(message.event, AudioDelta):
+        return message.event.samples.nbytes
+    return 0
