@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from omni_core.coordinator import coordinator as coordinator_module
 from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.coordinator import Active, Coordinator
 from omni_core.coordinator.fleet import Fleet
+from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
     DeadlineError,
     NotReadyError,
@@ -85,7 +85,7 @@ class Diary:
 class Desk:
     """A coordinator with room for one request and a queue of two."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Unread[Active] | None = None) -> None:
         self.sent: list[tuple[str, ToStage]] = []
         self.clock, self.diary, self.fleet = Clock(), Diary(), Fleet(STAGES)
         for replica in self.fleet.replicas:
@@ -96,6 +96,7 @@ class Desk:
             self.fleet,
             lambda process, message: self.sent.append((process, message)),
             limits=AdmissionLimits(max_in_flight=1, max_queue=2),
+            unread=unread,
             observer=self.diary,
             call_later=self.clock.call_later,
         )
@@ -118,6 +119,10 @@ class Desk:
             finish_reason="stop", start_s=0, first_output_s=None, end_s=0,
         )  # fmt: skip
         self.coordinator.handle(done)
+
+    def tell(self, active: Active, event: TextDelta | AudioDelta) -> None:
+        emit = Emit(request_id=active.request_id, stage="think", event=event)
+        self.coordinator.handle(emit)
 
     def occupancy(self) -> tuple[int, int, int]:
         now: Occupancy = self.coordinator.occupancy()
@@ -283,22 +288,41 @@ def test_a_warm_up_waits_for_no_turn() -> None:
     assert desk.occupancy() == (1, 0, 0)
 
 
-async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_UNREAD_BYTES", 10_000)
-    desk = Desk()
+SOUND = AudioDelta(samples=np.zeros(1000, np.float32), sample_rate=24_000)
+"""4,256 bytes by our count."""
+
+
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    desk = Desk(unread=Unread(most_bytes=10_000))
     active = desk.submit("a")
-    sound = AudioDelta(samples=np.zeros(1000, np.float32), sample_rate=24_000)
-
-    def tell(event: TextDelta | AudioDelta) -> None:
-        desk.coordinator.handle(Emit(request_id=active.request_id, stage="think", event=event))
-
     for _ in range(5):
-        tell(sound)
-        tell(TextDelta(text="x"))
-        assert (await active.take()) == ([sound, TextDelta(text="x")], None)
+        desk.tell(active, SOUND)
+        desk.tell(active, TextDelta(text="x"))
+        assert (await active.take()) == ([SOUND, TextDelta(text="x")], None)
     for _ in range(3):
-        tell(sound)
+        desk.tell(active, SOUND)
     assert isinstance(error_of(active), SlowClientError)
     assert desk.aborted() == ["a"]
-    tell(sound)
+    desk.tell(active, SOUND)
     assert active.events.collect() == []
+
+
+async def test_clients_that_do_not_read_are_cut_off_together() -> None:
+    """Replies that ended long ago count: the client with the most to read loses it."""
+    unread = Unread[Active](most_bytes=20_000, most_of_all_bytes=30_000)
+    desk = Desk(unread=unread)
+    ended = desk.submit("ended")
+    for _ in range(4):
+        desk.tell(ended, SOUND)
+    desk.finish(ended)
+    active = desk.submit("active")
+    for _ in range(3):
+        desk.tell(active, SOUND)
+    assert len(ended.events.collect()) == 5
+    desk.tell(active, SOUND)
+    assert isinstance(error_of(ended), SlowClientError)
+    assert not active.ended
+    assert unread.total_bytes == 4 * 4256
+    assert (await active.take()) == ([SOUND] * 4, None)
+    desk.coordinator.release(active)
+    assert unread.total_bytes == 0

@@ -23,6 +23,7 @@ from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.mailbox import Mailbox
+from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
     DeadlineError,
     NotReadyError,
@@ -37,28 +38,13 @@ from omni_core.errors import (
 )
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, Released, ToStage
 from omni_core.specs import StageConfig
-from omni_core.types import (
-    AudioDelta,
-    CodecDelta,
-    Event,
-    Finished,
-    FinishReason,
-    Modality,
-    Request,
-    StageSpan,
-    TextDelta,
-    Usage,
-)
+from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
 
 Send: TypeAlias = Callable[[str, ToStage], None]
 """(process, message): queue a message for a stage process."""
 
 CLIENT = "client"
 """The source of a request's first payload."""
-MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
-"""Of one reply; five minutes of speech at 24 kHz, further than a listener is ever behind."""
-_EVENT_BYTES: Final = 256
-"""About what an event takes beside its samples or characters."""
 
 
 class Timer(Protocol):
@@ -88,10 +74,10 @@ class Active:
     needed: frozenset[str]
     """The stages it can visit."""
     visited: set[str]
+    unread: Unread[Active]
     pins: dict[str, str] = field(default_factory=dict)
     """{stage: process} of all it can visit; empty while it waits."""
     deadline: Timer | None = None
-    unread_bytes: int = 0
     events: Mailbox[Event | OmniError] = field(default_factory=Mailbox)
     submitted_s: float = field(default_factory=time.monotonic)
     done: set[str] = field(default_factory=set)
@@ -105,7 +91,7 @@ class Active:
         until there is something."""
         events: list[Event] = []
         news = await self.events.take()
-        self.unread_bytes = 0
+        self.unread.clear(self)
         for item in news:
             if isinstance(item, OmniError):
                 return events, item
@@ -128,6 +114,7 @@ class Coordinator:
         send: Send,
         *,
         limits: AdmissionLimits | None = None,
+        unread: Unread[Active] | None = None,
         observer: Observer | None = None,
         call_later: CallLater = _call_later,
     ) -> None:
@@ -142,6 +129,7 @@ class Coordinator:
         self._closed: OmniError | None = None
         self._admission = Admission(limits or AdmissionLimits())
         self._aborts = Aborts()
+        self._unread = unread or Unread()
         self._observer = observer or Silent()
         self._call_later = call_later
 
@@ -152,7 +140,7 @@ class Coordinator:
             raise self._closed
         needed = self._path(frozenset(request.params.modalities))
         request_id = f"{request.request_id or self._run}#{next(self._numbers)}"
-        active = Active(request_id, request, needed, {self._entry})
+        active = Active(request_id, request, needed, {self._entry}, self._unread)
         if warm_up:
             self._start(active, self._fleet.pin(needed, warm_up=True))
         else:
@@ -187,6 +175,7 @@ class Coordinator:
         if not active.ended:
             self._abort(active, "disconnect")
             self._end(active)
+        self._unread.clear(active)
 
     def released(self, message: Released) -> None:
         """A stage has let go of an aborted request."""
@@ -296,19 +285,19 @@ class Coordinator:
         )
 
     def _tell(self, active: Active, event: Event) -> None:
-        """Keep an event for the client, within what may be kept."""
-        active.unread_bytes += _size_bytes(event)
-        if active.unread_bytes <= MAX_UNREAD_BYTES:
-            active.events.put(event)
-            return
-        active.events.collect()
-        self._fail(
-            active,
-            SlowClientError(
-                f"the client has not read the last {MAX_UNREAD_BYTES // 2**20} MiB of the reply; "
+        """Keep an event for the client, within what may be kept of this reply and of all."""
+        active.events.put(event)
+        slowest = self._unread.add(active, event)
+        if slowest is not None:
+            slowest.events.collect()
+            self._unread.clear(slowest)
+            error = SlowClientError(
+                "too much of the reply is unread (32 MiB, or less when many clients do not read); "
                 "read it while it is made"
-            ),
-        )
+            )
+            if slowest.ended:
+                slowest.events.put(error)
+            self._fail(slowest, error)
 
     def _path(self, wanted: frozenset[Modality]) -> frozenset[str]:
         """The stages that a request for these can visit."""
@@ -383,17 +372,3 @@ class Coordinator:
             self._send(process, AbortRequest(request_id=active.request_id))
         self._aborts.sent(active.request_id, owing)
         self._observer.aborted(reason)
-
-
-def _size_bytes(event: Event) -> int:
-    match event:
-        case TextDelta():
-            return _EVENT_BYTES + len(event.text)
-        case AudioDelta():
-            return _EVENT_BYTES + event.samples.nbytes
-        case CodecDelta():
-            return _EVENT_BYTES + event.codes.nbytes
-        case Finished():
-            return _EVENT_BYTES
-        case _:
-            assert_never(event)
