@@ -29,7 +29,7 @@ from omni_core.messages import (
 )
 from omni_core.relay.slabs import SharedMemory
 from omni_core.stage.egress import Egress
-from omni_core.stage.process import StageProcess
+from omni_core.stage.process import Home, StageProcess
 
 DOC = StageDoc(
     name="intake",
@@ -55,7 +55,7 @@ class RecordingEgress(Egress):
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[StageProcess]:
     segments(tmp_path).mkdir()
-    made = StageProcess("front", tmp_path)
+    made = StageProcess("front", Home.of_run(tmp_path))
     made._egress = RecordingEgress(made._context, AddressBook(tmp_path), Codec())
     yield made
     made._close()
@@ -134,8 +134,8 @@ def test_a_flood_of_input_is_taken_in_bursts(process: StageProcess, tmp_path: Pa
 
 
 def test_another_version_is_refused(process: StageProcess) -> None:
-    with pytest.raises(ProtocolError, match="speaks version 2, this process 1; install one"):
-        process._build(setup(version=2))
+    with pytest.raises(ProtocolError, match="speaks version 3, this process 2; install one"):
+        process._build(setup(version=3))
 
 
 def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ class AddressBook:
         if self._curve is None:
             return ""
         self._curve.guard(inbound)
+        inbound.ipv6 = _is_ipv6(tcp or "")
         try:
             inbound.bind(tcp or "tcp://*:*")
         except zmq.ZMQError as exc:
@@ -102,6 +103,7 @@ class AddressBook:
         if where is None or self._curve is None:
             return False
         self._curve.join(outbound)
+        outbound.ipv6 = _is_ipv6(where)
         outbound.connect(where)
         return True
 
@@ -118,3 +120,7 @@ def seen_from(where: str, host: str) -> str:
     """An address whose host is "any interface", for somebody who reaches that machine as `host`."""
     named, port = parse_tcp(where)
     return f"tcp://{host if named == '*' else named}:{port}"
+
+
+def _is_ipv6(where: str) -> bool:
+    return "[" in where

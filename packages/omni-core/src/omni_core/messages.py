@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     version: int
     process: str
+    """A guest's is that of the place it wants to fill; it is told its own in `Setup`."""
     pid: int
+    address: str = ""
+    """Where other hosts reach it; empty without a network."""
+    guest: bool = False
+    """Whether it was started by hand, on another host."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -57,6 +62,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     compile: str = "off"
     stages: tuple[StageDoc, ...]
     """Those of this process, to be built in this order."""
+    process: str = ""
+    """The name a guest has from here on."""
+    clock_s: float = 0.0
+    """The coordinator's CLOCK_MONOTONIC, for a guest."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -143,6 +152,20 @@ class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: str
 
 
+class PeerAt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Where a process of another host can be reached."""
+
+    process: str
+    address: str
+    """Its host is "*" if it is the coordinator's."""
+
+
+class TurnedAway(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A guest is not wanted; it leaves."""
+
+    reason: str
+
+
 class PeerDied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A process has ended: drop what was meant for it. Its successor has another name."""
 
@@ -184,7 +207,16 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ToStage: TypeAlias = (
-    Setup | DataReady | StreamChunk | StreamDone | AbortRequest | PeerDied | StatsQuery | Shutdown
+    Setup
+    | DataReady
+    | StreamChunk
+    | StreamDone
+    | AbortRequest
+    | PeerAt
+    | TurnedAway
+    | PeerDied
+    | StatsQuery
+    | Shutdown
 )
 ToCoordinator: TypeAlias = (
     Hello | Progress | Ready | Emit | Done | Fail | Released | StatsReply | Crash

@@ -23,6 +23,7 @@ from omni_core.config import (
 )
 from omni_core.coordinator.aborts import Observer, Silent
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
+from omni_core.coordinator.guests import Network
 from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
@@ -40,6 +41,7 @@ from omni_core.types import (
 __all__ = [
     "AdmissionLimits",
     "Health",
+    "Network",
     "Observer",
     "Occupancy",
     "Pipeline",
@@ -67,6 +69,7 @@ class Pipeline:
         info: ModelInfo,
         on_progress: Callable[[str, str], None] | None = None,
         limits: AdmissionLimits | None = None,
+        network: Network | None = None,
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
         self.observer: Observer = Silent()
@@ -82,6 +85,7 @@ class Pipeline:
         self._plan = plan
         self._on_progress = on_progress or (lambda stage, text: None)
         self._limits = limits
+        self._network = network
         self._runtime: Runtime | None = None
 
     @classmethod
@@ -100,13 +104,15 @@ class Pipeline:
         on_progress: Callable[[str, str], None] | None = None,
         plugins: Plugins | None = None,
         limits: AdmissionLimits | None = None,
+        network: Network | None = None,
     ) -> Pipeline:
         """Find the pipeline for a checkpoint and check its configuration; starts nothing yet.
 
         `config` is a configuration file; what is given beside it counts more. `overrides` maps
         "stage.field" to its value as written on a command line. `on_progress` is called with
         (stage, what it is doing) during start-up. `plugins` are those discovered if not given.
-        `limits` say how many requests may be there at once.
+        `limits` say how many requests may be there at once; `network` which processes are started
+        on other hosts, and how these reach us.
         Raises a ConfigError that lists every problem.
         """
         flags = {"variant": variant, "device": device, "dtype": dtype}
@@ -121,13 +127,17 @@ class Pipeline:
             cards=devices.cuda_device_count(),
             info=info,
         )
-        return cls(_plan(directory, resolved), resolved, info, on_progress, limits)
+        return cls(_plan(directory, resolved), resolved, info, on_progress, limits, network)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
             raise NotReadyError("a pipeline is entered once; load it again for another run")
         self._runtime = Runtime(
-            self._plan, self._on_progress, limits=self._limits, observer=self.observer
+            self._plan,
+            self._on_progress,
+            limits=self._limits,
+            observer=self.observer,
+            network=self._network,
         )
         try:
             await self._runtime.start()

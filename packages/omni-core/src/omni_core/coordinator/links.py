@@ -6,6 +6,7 @@ Knows frames and the event loop. Knows nothing of requests.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -15,6 +16,7 @@ from omni_core.codec import Codec, Refused
 from omni_core.messages import ToCoordinator, ToStage
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
+from omni_core.stage.line import LineState, LineWatch
 
 _LINGER_MS: Final = 200
 
@@ -29,6 +31,8 @@ class CoordinatorLinks:
         """`tcp` is where other hosts reach us, if they may."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
+        self._book = book
+        self._watched: dict[str, tuple[LineWatch, Callable[[str], None]]] = {}
         self._ingress = Ingress(self._context, book, COORDINATOR, codec, ToCoordinator, tcp=tcp)
         self._egress = Egress(self._context, book, codec)
         self._flush_is_due = False
@@ -46,8 +50,23 @@ class CoordinatorLinks:
         """What has arrived and was no message."""
         return self._ingress.refused
 
+    def reach(
+        self, process: str, address: str, on_broken: Callable[[str], None] | None = None
+    ) -> None:
+        """Connect to a process of another host; `on_broken` is called once, with its name, when the
+        connection ends."""
+        self._book.learn(process, address)
+        if on_broken is None:
+            self._egress.meet(process)
+            return
+        watch = self._egress.watch(process)
+        self._watched[process] = (watch, on_broken)
+        asyncio.get_running_loop().add_reader(watch.descriptor, self._look_at, process)
+        self._look_at(process)
+
     def forget(self, process: str) -> None:
         """A process is gone: drop what it has not taken."""
+        self._unwatch(process)
         self._egress.forget(process)
 
     async def receive(self) -> list[ToCoordinator | Refused]:
@@ -68,8 +87,21 @@ class CoordinatorLinks:
         """Close every socket; what is still queued has a moment to leave."""
         if self._news is not None:
             asyncio.get_running_loop().remove_reader(self._ingress.descriptor)
+        for process in list(self._watched):
+            self._unwatch(process)
         self._egress.close()
         self._context.destroy(linger=_LINGER_MS)
+
+    def _look_at(self, process: str) -> None:
+        watch, on_broken = self._watched[process]
+        if watch.look() in (LineState.BROKEN, LineState.REFUSED):
+            self._unwatch(process)
+            on_broken(process)
+
+    def _unwatch(self, process: str) -> None:
+        if watched := self._watched.pop(process, None):
+            asyncio.get_running_loop().remove_reader(watched[0].descriptor)
+            watched[0].close()
 
     def _flush(self) -> None:
         self._flush_is_due = False

@@ -17,11 +17,13 @@ from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.admission import AdmissionLimits
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
+from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
 from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
+from omni_core.curve import read_secret
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.messages import (
     Crash,
@@ -55,8 +57,14 @@ class Runtime:
         *,
         limits: AdmissionLimits | None = None,
         observer: Observer | None = None,
+        network: Network | None = None,
     ) -> None:
+        """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
+        curve = None
+        if network is not None:
+            network.check([replica.name for replica in self._fleet.replicas])
+            curve = read_secret(network.secret_file)
         tasks = blueprints(plan, self._fleet)
         with ExitStack() as undo:
             run = RunDirectory()
@@ -64,7 +72,11 @@ class Runtime:
             shm_dir = segments(run.path)
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
-            self._links = CoordinatorLinks(AddressBook(run.path), self._codec)
+            book = AddressBook(run.path)
+            if curve is not None:
+                book.open_network(curve)
+            listen = None if network is None else network.listen
+            self._links = CoordinatorLinks(book, self._codec, listen)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self._run = run
@@ -79,7 +91,13 @@ class Runtime:
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
         self._supervisor = Supervisor(
-            tasks, self._fleet, self.coordinator, self._links, on_progress, self._forget
+            tasks,
+            self._fleet,
+            self.coordinator,
+            self._links,
+            Guests(self._fleet, self._links, network.guests if network else ()),
+            on_progress,
+            self._forget,
         )
         self._receiver: asyncio.Task[None] | None = None
         self._closing = False

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, assert_never
 
+from omni_core.addresses import parse_tcp
 from omni_core.coordinator.backoff import DEATHS, Backoff
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.coordinator.guests import Guests, setup_of_guest
 from omni_core.coordinator.launcher import Child, Launcher
 from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
 from omni_core.janitor import Janitor
@@ -82,6 +84,7 @@ class Supervisor:
         fleet: Fleet,
         coordinator: Coordinator,
         peers: Peers,
+        guests: Guests,
         on_progress: Callable[[str, str], None],
         on_death: Callable[[str], None],
     ) -> None:
@@ -91,6 +94,7 @@ class Supervisor:
         self._fleet = fleet
         self._coordinator = coordinator
         self._peers = peers
+        self._guests = guests
         self._on_progress = on_progress
         self._on_death = on_death
         self._launcher: Launcher | None = None
@@ -139,6 +143,9 @@ class Supervisor:
 
     def heard(self, message: Hello | Progress | Ready | Crash) -> None:
         """News of a process; those of one that is dead or unknown change nothing."""
+        if isinstance(message, Hello) and message.guest:
+            self._called(message)
+            return
         replica = self._fleet.find(message.process)
         if replica is None or replica.state == "dead":
             log.warning("%s from %r, which is no process of ours", message, message.process)
@@ -173,6 +180,9 @@ class Supervisor:
     # -- the life of a process
 
     async def _spawn(self, replica: Replica) -> None:
+        if replica in self._guests:
+            self._await_guest(replica)
+            return
         assert self._launcher is not None
         await self._launcher.start(replica.process, self._blueprints[replica.name].env)
         self._expect_news(replica)
@@ -180,6 +190,8 @@ class Supervisor:
     def _greet(self, replica: Replica, hello: Hello) -> None:
         if hello.version == PROTOCOL_VERSION:
             self._peers.send(replica.process, self._blueprints[replica.name].setup)
+            if hello.address:
+                self._guests.introduce(replica.process, hello.address)
             return
         self.give_up(
             ProtocolError(
@@ -223,6 +235,10 @@ class Supervisor:
         for other in self._fleet.living():
             self._peers.send(other, PeerDied(process=process))
         self._on_death(process)
+        self._guests.forget(process)
+        if replica in self._guests and not self._stopping:
+            self._fleet.succeed(replica)
+            self._await_guest(replica)
 
     async def _follow(self, replica: Replica, child: Child) -> None:
         """Start the successor of a process that has ended."""
@@ -247,6 +263,34 @@ class Supervisor:
             await self._spawn(replica)
         except OSError as exc:
             self.give_up(StageDiedError(f"stage process {replica.process!r} cannot start: {exc}"))
+
+    # -- those of other hosts
+
+    def _await_guest(self, replica: Replica) -> None:
+        """Nobody can say how long: whoever starts it may not be there yet."""
+        for stage in replica.stages:
+            label = self._fleet.label(replica, stage.name)
+            self._on_progress(label, "waiting for another host to dial in")
+
+    def _called(self, hello: Hello) -> None:
+        try:
+            parse_tcp(hello.address)
+        except ValueError as exc:
+            log.error("a guest that cannot be answered: %s", exc)
+            return
+        place = self._guests.place_for(hello)
+        if isinstance(place, str):
+            self._guests.turn_away(hello, place)
+            return
+        log.info("stage process %r runs at %s", place.process, hello.address)
+        self._guests.welcome(place, hello, self._line_broke)
+        self._peers.send(place.process, setup_of_guest(self._blueprints[place.name].setup, place))
+        self._expect_news(place)
+
+    def _line_broke(self, process: str) -> None:
+        if (replica := self._fleet.find(process)) and not self._stopping:
+            log.error("the connection to stage process %r broke", process)
+            self._lost(replica, "its connection broke")
 
     # -- stalls
 

@@ -20,19 +20,11 @@ from omni_core.codec import Codec, Frame, batch
 from omni_core.curve import MAX_FRAME_BYTES
 from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import ToCoordinator, ToStage
+from omni_core.stage.line import WATCHED, LineWatch
 
 _BATCH_MESSAGES: Final = 64
 _BATCH_BYTES: Final = 128 * 1024
 """A batch that is as large as this does not wait for the end of a turn."""
-
-
-REFUSALS: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
-"""What a watched line tells of."""
 
 
 class Egress:
@@ -85,8 +77,8 @@ class Egress:
             if (line := self._lines.get(peer)) and not self._closed:
                 line.connect(self._book, peer)
 
-    def watch(self, peer: str) -> zmq.Socket[bytes]:
-        """A socket with what becomes of the line to a peer; see `zmq.utils.monitor`."""
+    def watch(self, peer: str) -> LineWatch:
+        """Follow the line to a peer, which is connected now; the caller closes what it gets."""
         with self._lock:
             return (self._lines.get(peer) or self._open(peer)).watch(self._book, peer)
 
@@ -169,12 +161,12 @@ class _Line:
                 self._outbound.send_multipart(frames, copy=False)
             self._waiting.clear()
 
-    def watch(self, book: AddressBook, peer: str) -> zmq.Socket[bytes]:
-        """See `Egress.watch`; connects."""
+    def watch(self, book: AddressBook, peer: str) -> LineWatch:
+        """See `Egress.watch`."""
         self._watched = True
         events = self._outbound.get_monitor_socket(WATCHED)
         self.connect(book, peer)
-        return events
+        return LineWatch(events)
 
     def load(self, frames: list[Frame]) -> bool:
         """Add a message and its frames; whether the batch must leave now."""

@@ -12,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -29,6 +30,7 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    PeerAt,
     PeerDied,
     Progress,
     Ready,
@@ -41,6 +43,7 @@ from omni_core.messages import (
     StreamChunk,
     StreamDone,
     ToStage,
+    TurnedAway,
 )
 from omni_core.relay.lender import pool_limits
 from omni_core.relay.local import unshare
@@ -58,21 +61,36 @@ _LINGER_MS: Final = 200
 log = logging.getLogger("omni.stage")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where a process finds others, and is found."""
+
+    book: AddressBook
+    segments: Path | None = None
+    """What it shares memory in; None for a process that is alone on its host."""
+    tcp: str | None = None
+
+    @classmethod
+    def of_run(cls, run_dir: Path) -> Home:
+        """For a process that the coordinator started."""
+        return cls(book=AddressBook.of_run(run_dir), segments=segments(run_dir))
+
+
 class StageProcess:
     """Everything one stage process owns. `run` is its main loop."""
 
-    def __init__(self, name: str, run_dir: Path) -> None:
+    def __init__(self, name: str, home: Home) -> None:
         self._name = name
-        self._run_dir = run_dir
-        shm_dir = segments(run_dir)
-        limits = pool_limits(shm_dir, os.environ)
-        self._shm = SharedMemory(shm_dir, name, limits, before_wait=self._send_held_back)
+        self._book = home.book
+        self._shm: SharedMemory | None = None
+        if home.segments is not None:
+            limits = pool_limits(home.segments, os.environ)
+            self._shm = SharedMemory(home.segments, name, limits, before_wait=self._send_held_back)
         self._codec = Codec(self._shm)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
-        book = AddressBook.of_run(run_dir)
-        self._ingress = Ingress(self._context, book, name, self._codec, ToStage)
-        self._egress = Egress(self._context, book, self._codec)
+        self._ingress = Ingress(self._context, home.book, name, self._codec, ToStage, tcp=home.tcp)
+        self._egress = Egress(self._context, home.book, self._codec)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -83,11 +101,10 @@ class StageProcess:
     def run(self) -> int:
         """Serve until Shutdown or a crash; returns the exit code."""
         news = select.poll()
-        news.register(self._ingress.descriptor, select.POLLIN)
-        news.register(self._wake_read, select.POLLIN)
-        hello = Hello(version=PROTOCOL_VERSION, process=self._name, pid=os.getpid())
-        self._egress.post(COORDINATOR, hello)
+        self._register(news)
+        self._egress.post(COORDINATOR, self._hello())
         while not self._stopping:
+            self._look_around()
             if not self._ingress.more:
                 woken_by = [descriptor for descriptor, _ in news.poll()]
                 if self._wake_read.fileno() in woken_by:
@@ -116,6 +133,43 @@ class StageProcess:
 
     def _send_held_back(self) -> None:
         self._egress.send_held_back()
+
+    # -- what is different on another host
+
+    def _hello(self) -> Hello:
+        return Hello(
+            version=PROTOCOL_VERSION,
+            process=self._name,
+            pid=os.getpid(),
+            address=self._ingress.address,
+        )
+
+    def _register(self, news: select.poll) -> None:
+        """Say what wakes the loop."""
+        news.register(self._ingress.descriptor, select.POLLIN)
+        news.register(self._wake_read, select.POLLIN)
+
+    def _look_around(self) -> None:
+        """Called in each turn of the loop."""
+
+    def _meet(self, peer: PeerAt) -> None:
+        """Somebody can be reached now."""
+        try:
+            self._book.learn(peer.process, self._seen_from_here(peer.address))
+        except ValueError as exc:
+            log.error("process %r cannot be reached: %s", peer.process, exc)
+        else:
+            self._egress.meet(peer.process)
+
+    def _seen_from_here(self, address: str) -> str:
+        """A peer's address; ValueError if it is none."""
+        return address
+
+    def _leave(self, reason: str) -> None:
+        """Stop: we are of no use here."""
+        log.error("%s", reason)
+        self._exit_code = 1
+        self._stopping = True
 
     # -- the loop's verbs
 
@@ -149,6 +203,10 @@ class StageProcess:
             case AbortRequest():
                 for node in self._nodes.values():
                     node.abort(message.request_id)
+            case PeerAt():
+                self._meet(message)
+            case TurnedAway():
+                self._leave(message.reason)
             case PeerDied():
                 self._egress.forget(message.process)
             case StatsQuery():
@@ -167,13 +225,17 @@ class StageProcess:
                 query_id=query.query_id,
                 process=self._name,
                 stats=stats,
-                relay={**self._codec.stats(), **self._egress.stats()},
+                relay=self._relay_stats(),
             )
             self._egress.post(COORDINATOR, reply)
         except Exception:  # process edge: counters of a plugin must not end its process
             log.exception("counters of process %r cannot be told", self._name)
             reply = StatsReply(query_id=query.query_id, process=self._name, stats={})
             self._egress.post(COORDINATOR, reply)
+
+    def _relay_stats(self) -> dict[str, float]:
+        refused = {"messages_refused": float(self._ingress.refused)}
+        return {**self._codec.stats(), **self._egress.stats(), **refused}
 
     def _build(self, setup: Setup) -> None:
         if setup.version != PROTOCOL_VERSION:
@@ -231,7 +293,8 @@ class StageProcess:
     def _close(self) -> None:
         for node in self._nodes.values():
             node.close()
-        self._shm.close()  # a loop that waits for room leaves at once
+        if self._shm is not None:
+            self._shm.close()  # a loop that waits for room leaves at once
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for node in self._nodes.values():
             node.join(max(0.0, deadline - time.monotonic()))
@@ -243,4 +306,4 @@ def main(arguments: Sequence[str]) -> int:
     """The process NAME of the run in RUN_DIR, from its start to its exit code."""
     name, run_dir = arguments
     logging.basicConfig(format=LOG_FORMAT)
-    return StageProcess(name, Path(run_dir)).run()
+    return StageProcess(name, Home.of_run(Path(run_dir))).run()
