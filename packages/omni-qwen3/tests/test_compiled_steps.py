@@ -6,17 +6,27 @@ Compiling takes most of a minute, so `nox -s parity_variants` runs it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from omni_core.pipeline import Pipeline
+from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.steps.aoti import Libraries
+from omni_core.steps.base import Spec
+from omni_core.steps.compiled import Library
 from omni_core.steps.maker import LibraryMaker
+from omni_qwen3 import talker, thinker
+from omni_qwen3.code2wav import stage
 from omni_qwen3.config import load_config
 from omni_qwen3.model.predictor import CodePredictor
+from omni_qwen3.pipeline import SPEECH_COLOCATED
 from omni_qwen3.weights import Checkpoint, open_weights
 
 PREFIX = "talker.code_predictor."
@@ -51,6 +61,51 @@ def test_compiled_steps_draw_the_same_codes(tiny_checkpoint: str, tmp_path: Path
     again = StepBank(maker=LibraryMaker(Libraries(tmp_path)), waits=True)
     predictor(tiny_checkpoint, again)
     assert (again.stats()["steps_swapped"], again.stats()["steps_compiled_here"]) == (2, 0)
+
+
+class Instant(LibraryMaker):
+    """Makes every library at once, of the program itself."""
+
+    def make_now(self, spec: Spec, call: object, done: Callable[[Library], None]) -> None:
+        done(lambda tensors: spec.program(*tensors))
+
+
+def speaking_stage(name: str, directory: str, options: dict[str, Any]) -> StageContext:
+    found = next(stage for stage in SPEECH_COLOCATED if stage.name == name)
+    return StageContext(
+        stage=replace(found, options=options, gpu=None),
+        model_path=directory,
+        device="cpu",
+        dtype="float32",
+        ar_engine="torch",
+        compile="wait",
+        report=lambda text: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "options", "steps"),
+    [
+        (thinker, "thinker", {"kv_budget_bytes": 2**20}, 1),
+        (talker, "talker_ar", {"kv_budget_bytes": 2**20}, 3),  # two of them the predictor's
+        (stage, "code2wav", {}, 4),  # the sizes of its cadence
+    ],
+)
+def test_waiting_makes_every_hot_step_ready(
+    module: ModuleType,
+    name: str,
+    options: dict[str, Any],
+    steps: int,
+    tiny_checkpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bank = StepBank(maker=Instant(Libraries(tmp_path)), waits=True)
+    monkeypatch.setattr(module, "build_bank", lambda ctx: bank)
+    module.build(speaking_stage(name, tiny_checkpoint, options))
+    stats = bank.stats()
+    assert stats["steps_swapped"] == steps
+    assert stats["step_calls_eager"] == 0  # of requests
 
 
 def test_without_a_cpp_compiler_there_is_one_warning(

@@ -69,7 +69,7 @@ class StepBank:
         spec = Spec(name=name, program=program, dynamic=dynamic, pools=pools)
         self._specs[name] = spec
         if self._graphs is not None:
-            return self._ready(GraphStep(spec, self._graphs), HOT_CALLS, examples)
+            return self._ready(spec, GraphStep(spec, self._graphs), HOT_CALLS, examples)
         if self._maker is not None:
             return self._compile(spec, self._maker, examples)
         return EagerStep(spec)
@@ -102,15 +102,18 @@ class StepBank:
         if first is not None:
             self._report(f"compiling step {spec.name}")
             step.make_now(first)
-        return self._ready(step, CHECKED_CALLS, examples)
+        return self._ready(spec, step, CHECKED_CALLS, examples)
 
-    def _ready(self, step: Step, calls: int, examples: Callable[[], Iterable[Tensors]]) -> Step:
+    def _ready(
+        self, spec: Spec, step: Step, calls: int, examples: Callable[[], Iterable[Tensors]]
+    ) -> Step:
         """The step, called for each example as often as it takes to be trusted."""
         if self._waits:
             with torch.inference_mode():
                 for tensors in examples():
                     for _ in range(calls):
                         step(*tensors)
+            spec.counts.clear()  # no request was served by these
         return step
 
 

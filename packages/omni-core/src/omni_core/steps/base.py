@@ -33,6 +33,10 @@ class Counts:
     compiled: int = 0
     replayed: int = 0
 
+    def clear(self) -> None:
+        """Begin anew."""
+        self.eager = self.compiled = self.replayed = 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
