@@ -61,15 +61,8 @@ def parse_call(
     _refuse_unsupported(chat, pipeline.info)
     if chat.stream_options is not None and not chat.stream:
         raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
-    modalities = _modalities(chat.modalities, pipeline)
-    wants_audio = "audio" in modalities
-    params = RequestParams(
-        modalities=modalities,
-        voice=_voice(chat, pipeline.info, wants_audio),
-        sampling=request_sampling(chat),
-        stage_params=stage_sampling(chat, pipeline.stages),
-        media=_media_options(chat),
-    )
+    params = _params(chat, pipeline)
+    wants_audio = "audio" in params.modalities
     _check_reply_length(chat, pipeline.info.context_length)
     messages = to_messages(chat, rules)
     return ChatCall(
@@ -85,6 +78,17 @@ def parse_call(
         audio_format=_audio_format(chat, wants_audio),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         include_timeline=bool(chat.include_timeline),
+    )
+
+
+def _params(chat: ChatBody, pipeline: Pipeline) -> RequestParams:
+    modalities = _modalities(chat.modalities, pipeline)
+    return RequestParams(
+        modalities=modalities,
+        voice=_voice(chat, pipeline.info, "audio" in modalities),
+        sampling=request_sampling(chat),
+        stage_params=stage_sampling(chat, pipeline.stages),
+        media=_media_options(chat),
     )
 
 
