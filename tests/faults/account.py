@@ -45,6 +45,8 @@ class Account:
     """Of the quiet server, once everything had been broken and mended."""
     late: Holdings | None = None
     """Of the quiet server after more load, with nothing broken."""
+    slots: list[float] = field(default_factory=list)
+    """Of shared memory, that were in use at either time."""
     held: dict[str, float] = field(default_factory=dict)
     """What stages still held when all clients had gone."""
     exit_code: int | None = None
@@ -71,8 +73,9 @@ class Account:
             Row(
                 name="shared memory more, MiB",
                 value=(late.segment_bytes - early.segment_bytes) / MIB,
-                limit=0,
+                limit=RESIDENT_SLACK_MIB,
             ),
+            Row(name="slots in use more", value=self.slots[1] - self.slots[0], limit=0),
             Row(name="open files more", value=max(files.values()), limit=FILES_SLACK),
             Row(
                 name="resident memory more, MiB",
@@ -95,15 +98,19 @@ class Account:
 
 def _requests(ledger: Ledger) -> list[Row]:
     counts = ledger.counts()
-    causes = Counter(entry.why for entry in ledger.entries if entry.end is End.FAILED)
     lost = [f"{entry.question.name}: {entry.why}" for entry in ledger.lost()]
     return [
         Row(name="sent", value=len(ledger.entries)),
         Row(name=End.ANSWERED, value=counts[End.ANSWERED]),
-        Row(name=End.FAILED, value=counts[End.FAILED], detail=_list(causes.most_common())),
-        Row(name=End.LEFT, value=counts[End.LEFT]),
+        Row(name=End.FAILED, value=counts[End.FAILED], detail=_list(_causes(ledger, End.FAILED))),
+        Row(name=End.LEFT, value=counts[End.LEFT], detail=_list(_causes(ledger, End.LEFT))),
         Row(name=End.LOST, value=counts[End.LOST], limit=0, detail=_list(lost)),
     ]
+
+
+def _causes(ledger: Ledger, end: End) -> list[str]:
+    causes = Counter(entry.why for entry in ledger.entries if entry.end is end)
+    return [f"{why}: {count}" for why, count in causes.most_common()]
 
 
 def _faults(ledger: Ledger) -> list[Row]:

@@ -12,6 +12,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -87,6 +88,19 @@ async def call(
     return heard
 
 
+async def cancel(url: str, request_id: str) -> None:
+    """Ask for the end of a request of this client; whether it was still there is not told."""
+    where = urlsplit(url)
+    with suppress(OSError, EOFError):
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        try:
+            path = f"/v1/requests/{request_id}/cancel"
+            writer.write(_head("POST", path, {"Host": where.netloc, "Content-Length": "0"}))
+            await reader.read()
+        finally:
+            writer.close()
+
+
 async def _exchange(
     url: str, body: dict[str, Any], manners: Manners, request_id: str, heard: Heard
 ) -> None:
@@ -112,16 +126,17 @@ async def _exchange(
 
 def _post(host: str, body: dict[str, Any], request_id: str) -> bytes:
     content = json.dumps(body).encode()
-    fields = {
-        "Host": host,
-        "Connection": "close",
-        "Content-Type": "application/json",
-        "Content-Length": str(len(content)),
-    }
+    fields = {"Host": host, "Content-Length": str(len(content))}
+    fields["Content-Type"] = "application/json"
     if request_id:
         fields["X-Request-Id"] = request_id
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + content
+    return _head("POST", "/v1/chat/completions", fields) + content
+
+
+def _head(method: str, path: str, fields: dict[str, str]) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 async def _read(reader: asyncio.StreamReader, manners: Manners, heard: Heard) -> None:

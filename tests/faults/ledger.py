@@ -13,7 +13,8 @@ from typing import Final
 from caller import Heard
 from questions import Answer, Question
 
-OVERLOADED: Final = frozenset((429, 503))
+RETRYABLE: Final = 503
+CANCELLED: Final = "cancelled"
 GRACE_S: Final = 1.0
 """A failure may be heard this long before or after the fault that caused it was noted as over."""
 
@@ -64,9 +65,11 @@ class Ledger:
     entries: list[Entry] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
-    def note(self, question: Question, heard: Heard, *, stream: bool, full: bool = False) -> Entry:
-        """Judge one request; `full`: the client itself has asked for more than there is room."""
-        end, why = self._judge(question, heard, full=full)
+    def note(
+        self, question: Question, heard: Heard, *, stream: bool, cancelled: bool = False
+    ) -> Entry:
+        """Judge one request; `cancelled`: its client has asked for its end."""
+        end, why = self._judge(question, heard, cancelled=cancelled)
         entry = Entry(question=question, stream=stream, heard=heard, end=end, why=why)
         self.entries.append(entry)
         return entry
@@ -89,9 +92,11 @@ class Ledger:
             and entry.heard.sent_s < fault.began_s <= entry.heard.ended_s
         ]
 
-    def _judge(self, question: Question, heard: Heard, *, full: bool) -> tuple[End, str]:
+    def _judge(self, question: Question, heard: Heard, *, cancelled: bool) -> tuple[End, str]:
         if heard.left:
             return End.LEFT, "the client went"
+        if cancelled and heard.error is not None and heard.error["code"] == CANCELLED:
+            return End.LEFT, "cancelled"
         if heard.hung:
             return End.LOST, "it never ended"
         if heard.status == 200 and heard.error is None and heard.whole and heard.done:
@@ -101,8 +106,6 @@ class Ledger:
             return End.LOST, wrong
         if fault := self._cause(question, heard):
             return End.FAILED, f"{fault.kind} {fault.process}"
-        if full and heard.status in OVERLOADED:
-            return End.FAILED, "overload"
         return End.LOST, f"without a cause: {heard.status} {heard.error or heard.broken}"
 
     def _cause(self, question: Question, heard: Heard) -> Fault | None:
@@ -124,6 +127,6 @@ def _told_wrongly(heard: Heard) -> str:
         return "" if heard.broken else "it stopped in the middle and looks complete"
     if heard.status == 200:
         return "an error was followed by [DONE]" if heard.done else ""
-    if heard.status not in OVERLOADED:
+    if heard.status != RETRYABLE:
         return f"status {heard.status}: {heard.error}"
     return "" if "retry-after" in heard.headers else f"status {heard.status} without Retry-After"

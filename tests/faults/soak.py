@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import signal
 import socket
@@ -20,10 +21,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from account import Account, kept, table
-from caller import PATIENT, Manners, call
+from caller import PATIENT, Heard, Manners, call, cancel
 from inject import kill, send_malformed, send_noise, stopped
 from ledger import End, Fault, Ledger
 from omni_qwen3.tiny import build
@@ -31,13 +32,18 @@ from questions import QUESTIONS, Question, answers, endless
 from target import LAYOUT, Target, start, until
 from traces import Holdings, holdings, left_behind
 
-VICTIMS: Final = ("coordinator", "encoders", "thinker", "talker", "code2wav", "frontend")
+SERVER: Final = "coordinator"
+STAGES: Final = ("frontend", "encoders", "thinker", "talker", "code2wav")
+VICTIMS: Final = (SERVER, *STAGES)
 SERVER_KILLS_UNTIL: Final = 0.4
 FAULTS_UNTIL: Final = 0.7
-SETTLED: Final = 0.8
+SETTLING: Final = 0.1
+PEACE: Final = 0.2
 """Shares of the time. The server itself is killed in the first part only, then only its stages,
 then nothing: long enough to see whether what lives on grows."""
+LAST: Final = next(question for question in QUESTIONS if question.name == "speech all")
 STREAMED: Final = 0.6
+CANCELLED: Final = 0.08
 RETRY_S: Final = 0.5
 PAUSE_S: Final = (1.0, 4.0)
 STILL_S: Final = (0.05, 0.5)
@@ -61,7 +67,9 @@ class Soak:
     ledger: Ledger = field(init=False)
     account: Account = field(default_factory=Account)
     _began_s: float = 0.0
+    _over: bool = False
     _asking: int = 0
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
     _open: asyncio.Event = field(default_factory=asyncio.Event)
     """Clear while nobody is to ask anything."""
 
@@ -76,8 +84,10 @@ class Soak:
                 for _ in range(self.clients):
                     group.create_task(self._ask_on())
                 await self._do_harm()
+                await asyncio.sleep(SETTLING * self.seconds)
                 self.account.early = await self._quiet_holdings()
-                await asyncio.sleep(max(0.0, (1 - self._share) * self.seconds))
+                await asyncio.sleep(PEACE * self.seconds)
+                self._over = True
             self.account.late = await self._quiet_holdings()
             await self._stop()
         finally:
@@ -93,18 +103,31 @@ class Soak:
 
     async def _ask_on(self) -> None:
         """One client, which asks one question after the other."""
-        while self._share < 1:
+        while not self._over:
             await self._open.wait()
             question, manners = self._draw()
             stream = self.chance.random() < STREAMED
+            cancelled = manners is PATIENT and self.chance.random() < CANCELLED
             self._asking += 1
-            heard = await call(self._url, question.written(stream=stream), manners)
+            body = question.written(stream=stream)
+            if cancelled:
+                heard = await self._call_and_cancel(body)
+            else:
+                heard = await call(self._url, body, manners)
             self._asking -= 1
-            entry = self.ledger.note(question, heard, stream=stream)
+            entry = self.ledger.note(question, heard, stream=stream, cancelled=cancelled)
             if entry.end is End.LOST:
-                print(f"lost after {self._share:.0%}: {question.name}: {entry.why}", flush=True)
+                print(f"lost: {question.name}: {entry.why}", flush=True)
             if entry.end is End.FAILED:
                 await asyncio.sleep(float(heard.headers.get("retry-after", RETRY_S)))
+
+    async def _call_and_cancel(self, body: dict[str, Any]) -> Heard:
+        """Ask, and think better of it."""
+        request_id = f"soak-{next(self._numbers)}"
+        asking = asyncio.create_task(call(self._url, body, request_id=request_id))
+        await asyncio.sleep(self.chance.uniform(0.001, 1))
+        await cancel(self._url, request_id)
+        return await asking
 
     def _draw(self) -> tuple[Question, Manners]:
         """What to ask, and how to behave."""
@@ -125,20 +148,21 @@ class Soak:
     # -- harm
 
     async def _do_harm(self) -> None:
-        """Kill each process in turn, with smaller faults in between; then leave it alone."""
-        for victim in self._victims():
+        """Kill each process in turn, each at least once, with smaller faults in between."""
+        for number, victim in enumerate(self._victims()):
+            if number >= len(VICTIMS) and self._share >= FAULTS_UNTIL:
+                return
             await asyncio.sleep(self.chance.uniform(*PAUSE_S))
-            if self._share >= FAULTS_UNTIL:
-                break
             await self._disturb()
-            if victim != "coordinator":
+            if victim != SERVER:
                 await self._kill_stage(victim)
-            elif self._share < SERVER_KILLS_UNTIL:
+            elif number < len(VICTIMS) or self._share < SERVER_KILLS_UNTIL:
                 await self._kill_server()
-        await asyncio.sleep(max(0.0, (SETTLED - self._share) * self.seconds))
 
     def _victims(self) -> Iterator[str]:
-        """Every process once before any comes again."""
+        """Every process once before any comes again; the server itself first."""
+        yield SERVER
+        yield from self.chance.sample(STAGES, len(STAGES))
         while True:
             yield from self.chance.sample(VICTIMS, len(VICTIMS))
 
@@ -166,7 +190,7 @@ class Soak:
         fault.over_s = time.monotonic()
 
     async def _kill_server(self) -> None:
-        fault = Fault(kind="kill", process="coordinator", began_s=time.monotonic())
+        fault = Fault(kind="kill", process=SERVER, began_s=time.monotonic())
         self.ledger.faults.append(fault)
         fault.began_s = kill(self.target.pid)
         dead = self.target
@@ -189,13 +213,18 @@ class Soak:
         return f"http://127.0.0.1:{self.port}"
 
     async def _quiet_holdings(self) -> Holdings:
-        """What the server holds once every client has gone."""
+        """What the server holds once every client has gone.
+
+        A loop holds its last piece of work until the next: the same question comes last each time.
+        """
         self._open.clear()
         while self._asking:
             await asyncio.sleep(PAUSE_S[0])
+        await answers(self._url, [LAST])
         with suppress(AssertionError):  # what is still busy then, the account tells
             await asyncio.to_thread(until, lambda: not self._busy(), QUIET_S, "quiet")
         self.account.held |= self._busy()
+        self.account.slots.append(self.target.counter("omni_relay_slots_used"))
         self._open.set()
         return holdings(self.target.pid)
 

@@ -11,12 +11,13 @@ BODY = {"messages": [{"role": "user", "content": WORDS}], "modalities": ["text",
 
 
 async def test_malformed_messages_and_noise_cost_nothing(echo_target: Target) -> None:
-    before = echo_target.processes()
+    before, sent = echo_target.processes(), 0
     for socket_file in echo_target.sockets().values():
         send_noise(socket_file)
-        send_malformed(socket_file)
+        sent += send_malformed(socket_file)
     for stream in (True, False):
         heard = await call(echo_target.url, {**BODY, "stream": stream})
         assert (heard.status, heard.text, heard.done) == (200, WORDS, True), heard.error
     assert echo_target.health()["status"] == "ready"
     assert echo_target.processes() == before
+    assert echo_target.counter("omni_relay_messages_refused") == sent

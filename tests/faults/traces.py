@@ -15,6 +15,7 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_BLOCK_BYTES: Final = 512
 _STATE, _PARENT = 0, 1
 """Fields of a stat file behind the name of the program (proc(5))."""
 _STAGE: Final = re.compile(r"omni_core\.stage\0([^\0]+)\0([^\0]+)\0")
@@ -104,8 +105,9 @@ def _below(directory: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
+    """What a file takes, which may be less than its length."""
     try:
-        return path.stat().st_size
+        return path.stat().st_blocks * _BLOCK_BYTES
     except FileNotFoundError:
         return 0
 
