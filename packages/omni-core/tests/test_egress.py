@@ -1,0 +1,143 @@
+"""What leaves a process when, in how many ZMQ messages and in which order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from omni_core.addresses import AddressBook
+from omni_core.codec import INLINE_LIMIT_BYTES, Codec
+from omni_core.messages import StreamChunk, ToStage
+from omni_core.stage.egress import Egress
+from omni_core.stage.ingress import Ingress
+
+PATIENCE_MS = 5000
+
+
+@dataclass(frozen=True)
+class Ends:
+    """An egress and, for two of its peers, the socket that they would read."""
+
+    egress: Egress
+    ears: dict[str, zmq.Socket[bytes]]
+
+    def arrived(self, peer: str = "a") -> list[StreamChunk]:
+        """The messages of the next ZMQ message."""
+        assert self.ears[peer].poll(PATIENCE_MS), "nothing came"
+        return Codec().decode_batch(self.ears[peer].recv_multipart(), ToStage)
+
+    def numbers(self, peer: str = "a") -> list[int]:
+        return [chunk.data for chunk in self.arrived(peer)]
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    book = AddressBook.of_run(tmp_path)
+    with zmq.Context() as context:
+        ears = {peer: context.socket(zmq.PULL) for peer in ("a", "b")}
+        for peer, ear in ears.items():
+            book.listen(ear, peer, None)
+        egress = Egress(context, book, Codec())
+        yield Ends(egress, ears)
+        egress.close()
+        for ear in ears.values():
+            ear.close()
+
+
+def chunk(data: object) -> StreamChunk:
+    return StreamChunk(request_id="r", source="s", target="t", data=data)
+
+
+def test_a_thread_without_turns_sends_at_once(ends: Ends) -> None:
+    for number in range(3):
+        ends.egress.post("a", chunk(number))
+        assert ends.numbers() == [number]
+
+
+def test_what_one_turn_has_for_a_peer_leaves_together(ends: Ends) -> None:
+    ends.egress.flush()
+    for number in range(3):
+        ends.egress.post("a", chunk(number))
+        ends.egress.post("b", chunk(-number))
+    ends.egress.flush()
+    assert ends.numbers("a") == [0, 1, 2]
+    assert ends.numbers("b") == [0, -1, -2]
+
+
+def test_a_large_turn_does_not_wait_for_its_end(ends: Ends) -> None:
+    ends.egress.flush()
+    for number in range(1000):
+        ends.egress.post("a", chunk(number))
+    found: list[int] = []
+    while len(found) < 900:
+        found += ends.numbers()
+    assert found == list(range(len(found)))
+
+
+def test_another_thread_waits_for_nobody_and_keeps_the_order(ends: Ends) -> None:
+    """Even while a thread with turns holds messages back for the same peer."""
+    ends.egress.flush()
+    ends.egress.post("a", chunk(0))
+    other = threading.Thread(target=ends.egress.post, args=("a", chunk(1)))
+    other.start()
+    other.join()
+    assert ends.numbers() == [0, 1]
+
+
+def test_only_the_last_message_of_a_batch_has_frames(ends: Ends) -> None:
+    """Without shared memory, large tensors are frames, and each message counts its own."""
+    ends.egress.flush()
+    large = [np.full(INLINE_LIMIT_BYTES + 1, number, np.uint8) for number in range(2)]
+    for item in (0, large[0], large[1], 3):
+        ends.egress.post("a", chunk(item))
+    ends.egress.flush()
+    found = [message.data for _ in range(3) for message in ends.arrived()]
+    assert (found[0], found[3]) == (0, 3)
+    np.testing.assert_array_equal(found[1], large[0])
+    np.testing.assert_array_equal(found[2], large[1])
+
+
+def test_what_cannot_be_encoded_is_not_in_the_batch(ends: Ends) -> None:
+    ends.egress.flush()
+    ends.egress.post("a", chunk(0))
+    with pytest.raises(TypeError):
+        ends.egress.post("a", chunk(object()))
+    ends.egress.post("a", chunk(1))
+    ends.egress.flush()
+    assert ends.numbers() == [0, 1]
+
+
+def test_closing_sends_what_was_held_back(ends: Ends) -> None:
+    ends.egress.flush()
+    ends.egress.post("a", chunk(0))
+    ends.egress.close()
+    ends.egress.post("a", chunk(1))
+    assert ends.numbers() == [0]
+
+
+def test_an_ingress_says_whether_there_is_more(tmp_path: Path) -> None:
+    book = AddressBook.of_run(tmp_path)
+    with zmq.Context() as context:
+        ingress = Ingress(context, book, "a", Codec(), ToStage)
+        egress = Egress(context, book, Codec())
+        taken: list[int] = []
+        bursts = 0
+        for number in range(100):
+            egress.post("a", chunk(number))
+        poller = zmq.Poller()
+        poller.register(ingress.descriptor, zmq.POLLIN)
+        while len(taken) < 100:
+            if not ingress.more:
+                assert poller.poll(PATIENCE_MS), f"{len(taken)} of 100 came"
+            taken += [message.data for message in ingress.read()]
+            bursts += 1
+        assert taken == list(range(100))
+        assert bursts > 100 // 16, "a flood is read in bursts"
+        egress.close()
+        context.destroy(linger=0)
