@@ -26,7 +26,7 @@ from omni_core.config.draft import Given
 from omni_core.config.fields import PIPELINE_FIELDS, Field, number, text, whole
 from omni_core.errors import ConfigError
 from omni_core.hub import checkpoint_directory, model_name
-from omni_core.pipeline import AdmissionLimits, model_info
+from omni_core.pipeline import AdmissionLimits, Network, model_info
 from omni_core.plugins import Plugins
 from omni_core.specs import PipelineConfig
 from omni_core.validate import nearest
@@ -41,6 +41,9 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "max_body_mib": whole("largest request body, MiB", least=1),
     "max_in_flight": whole("requests in the stages at once", least=1),
     "max_queue": whole("requests that wait for a place in the stages", least=0),
+    "listen": text("where processes of other hosts dial in, tcp://HOST:PORT", optional=True),
+    "secret_file": text("the secret that other hosts must have as well", optional=True),
+    "remote": text("processes that run on other hosts, with commas", optional=True),
     "request_timeout_s": number(
         "the longest a request may take, seconds; null is no limit", least=0.001, optional=True
     ),
@@ -54,6 +57,9 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "max_body_mib": 256,
     "max_in_flight": _LIMITS.max_in_flight,
     "max_queue": _LIMITS.max_queue,
+    "listen": None,
+    "secret_file": None,
+    "remote": None,
     "request_timeout_s": None,
     "drain_timeout_s": 30.0,
 }
@@ -150,6 +156,20 @@ def server_settings(
         except ValueError:
             problems.append(f"{given.place}: got {given.value!r}; expected {spec.expected}")
     return settings
+
+
+def network_of(server: Mapping[str, Setting]) -> Network | None:
+    """How other hosts take part, None if none does; a ConfigError says what is missing."""
+    listen, secret, remote = (server[n].value for n in ("listen", "secret_file", "remote"))
+    if not (listen or secret or remote):
+        return None
+    if not (listen and secret and remote):
+        raise ConfigError(
+            "server: listen, secret_file and remote go together: where other hosts dial in, the "
+            "secret they must have, and the processes they run"
+        )
+    guests = tuple(name.strip() for name in remote.split(","))
+    return Network(listen=listen, secret_file=Path(secret), guests=guests)
 
 
 def resolve_pipeline(

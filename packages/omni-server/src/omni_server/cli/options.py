@@ -50,6 +50,19 @@ MaxQueue: TypeAlias = Annotated[
     int | None,
     typer.Option(help="Requests that wait for a place there, 1024 if not set; 0 is no queue."),
 ]
+Listen: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Where processes of other hosts dial in, tcp://HOST:PORT; nowhere if not set."
+    ),
+]
+SecretFile: TypeAlias = Annotated[
+    str | None, typer.Option(help="The secret that other hosts must have as well.")
+]
+Remote: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Processes that run on other hosts, with commas; see `omni stage`."),
+]
 RequestTimeoutS: TypeAlias = Annotated[
     float | None, typer.Option(help="Longest a request may take; no limit if not set.")
 ]

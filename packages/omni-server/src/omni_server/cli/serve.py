@@ -21,7 +21,7 @@ from omni_core.config import Layout as PipelineLayout
 from omni_core.errors import ConfigError
 from omni_core.pipeline import AdmissionLimits, Pipeline
 from omni_server.app import create_app
-from omni_server.cli.configuration import Configuration, command_line, read
+from omni_server.cli.configuration import Configuration, command_line, network_of, read
 from omni_server.cli.options import (
     ArEngine,
     Compile,
@@ -31,12 +31,15 @@ from omni_server.cli.options import (
     Dtype,
     Host,
     Layout,
+    Listen,
     MaxBodyMib,
     MaxInFlight,
     MaxQueue,
     ModelPath,
     Port,
+    Remote,
     RequestTimeoutS,
+    SecretFile,
     ServedModelName,
     Variant,
 )
@@ -68,6 +71,9 @@ def serve(
     max_body_mib: MaxBodyMib = None,
     max_in_flight: MaxInFlight = None,
     max_queue: MaxQueue = None,
+    listen: Listen = None,
+    secret_file: SecretFile = None,
+    remote: Remote = None,
     request_timeout_s: RequestTimeoutS = None,
     drain_timeout_s: DrainTimeoutS = None,
 ) -> None:
@@ -113,6 +119,7 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
                 max_in_flight=configuration.server["max_in_flight"].value,
                 max_queue=configuration.server["max_queue"].value,
             ),
+            network=network_of(configuration.server),
         )
     except ConfigError as error:
         configuration.refuse(error)
