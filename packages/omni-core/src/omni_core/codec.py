@@ -183,8 +183,13 @@ class _Outgoing:
 
     def _place(self, value: object) -> msgspec.msgpack.Ext:
         """msgspec's enc_hook: called for every value that is not plain data."""
-        kind, dtype, shape, data = _raw(value)
-        ref = _TensorRef(kind, dtype, shape, *self._put(data))
+        if isinstance(value, np.ndarray) and _is_small(value):
+            self.bytes_inline += value.nbytes
+            data = bytearray(value.tobytes())
+            ref = _TensorRef("numpy", value.dtype.str, value.shape, 0, data)
+        else:
+            kind, dtype, shape, view = _raw(value)
+            ref = _TensorRef(kind, dtype, shape, *self._put(view))
         return msgspec.msgpack.Ext(_TENSOR_EXT, self._refs.encode(ref))
 
     def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None]:
@@ -246,6 +251,10 @@ class _Incoming:
         if self._shm is None:
             raise ProtocolError("a tensor came by shared memory, which this process does not use")
         return self._shm.open(ref.slab).data
+
+
+def _is_small(array: np.ndarray[Any, Any]) -> bool:
+    return array.nbytes <= INLINE_LIMIT_BYTES and not array.dtype.hasobject
 
 
 def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
