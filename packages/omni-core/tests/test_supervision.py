@@ -17,9 +17,10 @@ import pytest
 from omni_core.addresses import segments
 from omni_core.coordinator import backoff as backoff_module
 from omni_core.coordinator import supervisor as supervisor_module
+from omni_core.coordinator.coordinator import Active, Coordinator
 from omni_core.coordinator.health import Health
 from omni_core.coordinator.runtime import Runtime
-from omni_core.errors import ErrorInfo, NotReadyError, StageDiedError
+from omni_core.errors import ErrorInfo, NotReadyError, OutOfMemoryError, StageDiedError
 from omni_core.messages import Crash, Ready, StreamDone, ToCoordinator
 from omni_core.pipeline import Pipeline
 from omni_core.testing import echo
@@ -199,6 +200,27 @@ async def test_a_successor_that_fails_its_warm_up_is_started_again(
     monkeypatch.undo()
     await until(pipeline, is_ready, BACK_S)
     await ask(pipeline, "a", "audio")
+
+
+async def test_a_warm_up_that_may_succeed_later_is_repeated(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+    submit = Coordinator.submit
+
+    def refuse_once(self: Coordinator, request: Request, *, warm_up: bool = False) -> Active:
+        if warm_up and not refused:
+            refused.append(request)
+            raise OutOfMemoryError("no room just now")
+        return submit(self, request, warm_up=warm_up)
+
+    monkeypatch.setattr(Coordinator, "submit", refuse_once)
+    monkeypatch.setattr(supervisor_module, "_WARM_UP_PAUSE_S", 0.0)
+    os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
+    await until(pipeline, lambda health: health.stages["voice"].restarts == 1, BACK_S)
+    await until(pipeline, is_ready, BACK_S)
+    assert refused
+    assert pipeline.health().stages["voice"].restarts == 1
 
 
 async def test_a_successor_that_says_nothing_is_given_up(

@@ -53,6 +53,7 @@ _CRASH_GRACE_S: Final = 1.0
 """For a process that has reported its crash to print it and leave."""
 _WARM_UP_TEXT: Final = "Hello"
 _WARM_UP_TOKENS: Final = 4
+_WARM_UP_PAUSE_S: Final = 1.0
 
 log = logging.getLogger("omni.runtime")
 
@@ -114,7 +115,7 @@ class Supervisor:
         self._launcher = Launcher(run_dir, janitor, self._exited)
         for replica in self._fleet.replicas:
             await self._spawn(replica)
-        while any(replica.state == "starting" for replica in self._fleet.replicas):
+        while any(replica.state in ("starting", "dead") for replica in self._fleet.replicas):
             await self._until_news()
         self._on_progress("pipeline", "warm-up request")
         try:
@@ -334,15 +335,23 @@ class Supervisor:
                     log.info("stage process %r serves", replica.process)
 
     async def _warm_up_successors(self) -> None:
-        try:
-            await self._warm_up()
-        except StageDiedError:
-            pass  # it has a successor, which is warmed up in turn
-        except OmniError as error:
-            log.error("the warm-up request failed: %s", error)
-            for replica in self._fleet.replicas:
-                if replica.state == "built":
-                    self._kill_after(0.0, replica.process)
+        while self.failure is None:
+            try:
+                await self._warm_up()
+            except OmniError as error:
+                log.error("the warm-up request failed: %s", error)
+                if not error.retryable:
+                    self._kill_built()
+                    return
+                await asyncio.sleep(_WARM_UP_PAUSE_S)
+            else:
+                return
+
+    def _kill_built(self) -> None:
+        """Whoever cannot serve a warm-up request does not serve; its successor may."""
+        for replica in self._fleet.replicas:
+            if replica.state == "built":
+                self._kill_after(0.0, replica.process)
 
     async def _pass(self, request: Request) -> dict[str, str]:
         active = self._coordinator.submit(request, warm_up=True)
