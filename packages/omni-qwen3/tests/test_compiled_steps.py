@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,8 +23,11 @@ from omni_core.steps.aoti import Libraries
 from omni_core.steps.base import Spec
 from omni_core.steps.compiled import Library
 from omni_core.steps.maker import LibraryMaker
+from omni_core.types import RequestParams
 from omni_qwen3 import talker, thinker
 from omni_qwen3.code2wav import stage
+from omni_qwen3.code2wav.model import load_model
+from omni_qwen3.code2wav.vocoder import Qwen3Vocoder
 from omni_qwen3.config import load_config
 from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.pipeline import SPEECH_COLOCATED
@@ -106,6 +110,21 @@ def test_waiting_makes_every_hot_step_ready(
     stats = bank.stats()
     assert stats["steps_swapped"] == steps
     assert stats["step_calls_eager"] == 0  # of requests
+
+
+@torch.inference_mode()
+def test_chunks_are_cut_into_the_widths_that_are_ready(
+    tiny_checkpoint: str, tmp_path: Path
+) -> None:
+    model = load_model(tiny_checkpoint, device="cpu", dtype="float32", report=lambda text: None)
+    bank = StepBank(maker=Instant(Libraries(tmp_path)), waits=True)
+    vocoder = Qwen3Vocoder(model, bank, max_replies=1, chunk_frames=(1, 4))
+    codes = np.random.default_rng(0).integers(0, model.config.codebook_size, (16, 6))
+    heard = vocoder.push([vocoder.open(RequestParams(), {})], [codes])[0]
+    stats = bank.stats()
+    assert (stats["step_calls_compiled"], stats["step_calls_eager"]) == (3, 0)  # 4, 1 and 1
+    whole = model.decode(torch.from_numpy(codes)).numpy()
+    np.testing.assert_allclose(heard, whole, rtol=0, atol=2e-4)
 
 
 def test_without_a_cpp_compiler_there_is_one_warning(

@@ -36,7 +36,8 @@ class StepBank:
         what has examples at once, and tells `report`."""
         self._maker = maker
         self._graphs = graphs
-        self._waits = waits
+        self.waits = waits
+        """Whether what has examples is ready before the first request."""
         self._report = report
         self._specs: dict[str, Spec] = {}
         self._compiled: list[CompiledStep] = []
@@ -98,7 +99,7 @@ class StepBank:
     ) -> Step:
         step = CompiledStep(spec, maker)
         self._compiled.append(step)
-        first = next(iter(examples()), None) if self._waits else None
+        first = next(iter(examples()), None) if self.waits else None
         if first is not None:
             self._report(f"compiling step {spec.name}")
             step.make_now(first)
@@ -108,7 +109,7 @@ class StepBank:
         self, spec: Spec, step: Step, calls: int, examples: Callable[[], Iterable[Tensors]]
     ) -> Step:
         """The step, called for each example as often as it takes to be trusted."""
-        if self._waits:
+        if self.waits:
             with torch.inference_mode():
                 for tensors in examples():
                     for _ in range(calls):

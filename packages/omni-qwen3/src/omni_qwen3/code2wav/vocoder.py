@@ -47,7 +47,10 @@ class Qwen3Vocoder:
         self._pool = StatePool(
             max_replies, model.state_size, device=table.device, dtype=table.dtype
         )
+        self._ready_widths: tuple[int, ...] = ()
         hot = {self._width(frames) for frames in chunk_frames}
+        if bank.waits:
+            self._ready_widths = tuple(sorted(hot))
         # One for each width: no library serves both fewer frames than a convolution reaches back
         # over and more.
         self._step_of = {
@@ -122,9 +125,12 @@ class Qwen3Vocoder:
                 starts[i] += width
 
     def _width(self, frames: int) -> int:
-        """Frames of one step for a chunk of so many: on a card a power of two, since each width
-        there is a graph of its own and replies of unlike chunks shall share them."""
+        """Frames of one step for a chunk of so many: the widest that was made ready, if one was. On
+        a card a power of two, since each width there is a graph of its own and replies of unlike
+        chunks shall share them."""
         width = min(frames, PIECE_FRAMES)
+        if ready := [wide for wide in self._ready_widths if wide <= width]:
+            return ready[-1]
         return width if self._device.type == "cpu" else 1 << (width.bit_length() - 1)
 
     def _check(self, codes: IntArray) -> None:
