@@ -89,6 +89,9 @@ class Listener:
         self.error = error
         self._end()
 
+    def released(self, request_id: str) -> None:
+        """See `Outbox.released`; nothing is aborted here."""
+
     def wait_for_ends(self, count: int) -> None:
         """Until so many requests have ended in the stage; raises what one failed with."""
         with self._changed:
