@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from omni_core.codec import INLINE_LIMIT_BYTES, Codec, Refused, batch
+from omni_core.codec import INLINE_LIMIT_BYTES, PIECE_BYTES, Codec, Refused, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import DataReady, Emit, StreamChunk, ToCoordinator, ToStage
 from omni_core.relay.local import unshare
@@ -232,6 +232,17 @@ def test_two_readers_never_share_a_container() -> None:
     one["list"].append(2)
     assert other == sent.payload | {"pair": [1, 2]}
     assert other["list"][1]["k"] is array
+
+
+def test_a_tensor_for_another_host_takes_frames_of_bounded_size() -> None:
+    large = np.arange(PIECE_BYTES // 4 + 3, dtype=np.int32)
+    frames = Codec().encode(chunk([large, np.ones(INLINE_LIMIT_BYTES + 1, np.uint8)]))
+    assert [len(frame) for frame in frames[1:]] == [PIECE_BYTES, 12, INLINE_LIMIT_BYTES + 1]
+    back, ones = Codec().decode(frames, ToStage).data
+    np.testing.assert_array_equal(back, large)
+    assert ones.sum() == INLINE_LIMIT_BYTES + 1
+    with pytest.raises(ProtocolError, match="missing"):
+        Codec().decode(frames[:2], ToStage)
 
 
 # -- frames nobody should believe

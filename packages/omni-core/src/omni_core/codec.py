@@ -34,6 +34,8 @@ _ARRAY_32: Final = struct.Struct(">BI")
 INLINE_LIMIT_BYTES: Final = 16 * 1024
 """Larger tensors go through shared memory: about where two copies cost more than a mapping."""
 
+PIECE_BYTES: Final = 16 << 20
+"""A larger tensor that goes through no memory that both share takes several frames."""
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 """What msgspec raises for bytes that are no message, and Python for no bytes."""
 
@@ -47,6 +49,8 @@ class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
     data: bytearray | None = None
     """The bytes themselves. Of a type that the reader may write to."""
     slab: SlabReference | None = None
+    pieces: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """How many frames, from `frame` on, have the bytes between them."""
 
 
 class _Address(msgspec.Struct):
@@ -192,18 +196,20 @@ class _Outgoing:
             ref = _TensorRef(kind, dtype, shape, *self._put(view))
         return msgspec.msgpack.Ext(_TENSOR_EXT, self._refs.encode(ref))
 
-    def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None]:
+    def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None, int]:
         """Where the bytes are now; the sender may reuse its buffer at once."""
         if data.nbytes <= INLINE_LIMIT_BYTES:
             self.bytes_inline += data.nbytes
-            return 0, bytearray(data), None
+            return 0, bytearray(data), None, 1
         if self._shm is None:
             self.bytes_inline += data.nbytes
-            self._frames.append(bytes(data))
-            return len(self._frames), None, None
+            first = len(self._frames) + 1
+            pieces = range(0, data.nbytes, PIECE_BYTES)
+            self._frames += [bytes(data[start : start + PIECE_BYTES]) for start in pieces]
+            return first, None, None, len(pieces)
         slab = self._shm.place(np.frombuffer(data, np.uint8), self._target)
         self._slabs.append(slab)
-        return 0, None, slab
+        return 0, None, slab, 1
 
     def _discard(self) -> None:
         """The message will not be sent."""
@@ -243,9 +249,10 @@ class _Incoming:
         if ref.data is not None:
             return ref.data
         if ref.frame > 0:
-            if ref.frame >= len(self.frames):
-                raise ProtocolError(f"tensor frame {ref.frame} is missing")
-            return bytearray(self.frames[ref.frame])  # a copy: frames of a socket are read-only
+            pieces = self.frames[ref.frame : ref.frame + ref.pieces]
+            if len(pieces) != ref.pieces:
+                raise ProtocolError(f"tensor frames from {ref.frame} on are missing")
+            return bytearray().join(pieces)  # a copy: frames of a socket are read-only
         if ref.slab is None:
             raise ProtocolError("a tensor came without its bytes")
         if self._shm is None:
