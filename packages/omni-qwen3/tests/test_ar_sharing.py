@@ -50,6 +50,9 @@ class Sent:
     def complete(self, request_id: str, **_: Any) -> None:
         raise AssertionError("no terminal stage here")
 
+    def released(self, request_id: str) -> None:
+        raise AssertionError("nothing is aborted here")
+
     def fail(self, request_id: str, error: Any) -> None:
         raise AssertionError(error)
 

@@ -31,6 +31,7 @@ class Recorder:
     events: list[TextDelta] = field(default_factory=list)
     ended: list[tuple[str, FinishReason, Usage | None]] = field(default_factory=list)
     failed: list[OmniError] = field(default_factory=list)
+    let_go: list[str] = field(default_factory=list)
     heard: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def emit(self, request_id: str, event: Event) -> None:
@@ -47,6 +48,9 @@ class Recorder:
     def fail(self, request_id: str, error: OmniError) -> None:
         self.failed.append(error)
         self.heard.release()
+
+    def released(self, request_id: str) -> None:
+        self.let_go.append(request_id)
 
     def send(self, request_id: str, payload: Any, *, target: str | None = None) -> None:
         raise AssertionError("decode is the last stage")
@@ -267,6 +271,7 @@ def test_replies_do_not_mix_and_abort_frees_one(stage: Stage, tokenizer: Any) ->
     stage.wait_end()
     assert stage.outbox.text == "🙂"
     assert [ended[0] for ended in stage.outbox.ended] == ["b"]
+    assert stage.outbox.let_go == ["a"]
     assert stage.scheduler.stats()["running"] == 0
     assert stage.scheduler.stats()["requests"] == 2
 

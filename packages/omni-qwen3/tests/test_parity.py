@@ -271,6 +271,9 @@ class Wire:
     def complete(self, request_id: str, **_: Any) -> None:
         raise AssertionError("no terminal stage here")
 
+    def released(self, request_id: str) -> None:
+        raise AssertionError("nothing is aborted here")
+
     def fail(self, request_id: str, error: Any) -> None:
         self.inbox.put(Close())
         raise AssertionError(error)
