@@ -25,8 +25,8 @@ MAY_IMPORT = {
 #: Layers inside core, lowest first; a module may import its own layer and those below.
 CORE_LAYERS = (
     {"errors", "types"},
-    {"specs", "messages", "addresses", "curve", "media"},
-    {"hub", "hookspecs", "graph", "validate", "relay", "codec"}
+    {"specs", "messages", "addresses", "curve", "janitor", "media"},
+    {"hub", "hookspecs", "graph", "validate", "relay", "codec", "tensors"}
     | {"scheduler", "engine", "devices", "steps"},
     {"plugins", "config", "stage"},
     {"coordinator"},
@@ -36,7 +36,7 @@ CORE_LAYERS = (
 
 #: Modules of core that may import torch, anywhere in the file; the others never do.
 TORCH_MODULES = (
-    *("engine/torch_engine/", "engine/base.py", "codec.py", "steps/"),
+    *("engine/torch_engine/", "engine/base.py", "codec.py", "tensors.py", "steps/"),
     *("relay/cuda_", "testing/cards.py"),
 )
 

@@ -247,7 +247,7 @@ def test_a_network_without_a_secret_is_refused(tmp_path: Path, loopback: Hosts) 
 def test_everything_that_is_wrong_with_a_network_is_said_at_once(tmp_path: Path) -> None:
     network = Network(listen="7000", secret_file=tmp_path, guests=("voice", "choir"))
     with pytest.raises(ConfigError) as caught:
-        network.check(["front", "voice"])
+        network.keys(["front", "voice"])
     assert len(caught.value.problems) == 2
     assert "'choir' is no process; there are front, voice" in str(caught.value)
 

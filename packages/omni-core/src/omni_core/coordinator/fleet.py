@@ -63,6 +63,11 @@ class Fleet:
         self.replicas = [replica for group in self._groups.values() for replica in group]
         self._by_process = {replica.process: replica for replica in self.replicas}
 
+    @property
+    def names(self) -> list[str]:
+        """Of the places, whoever fills them."""
+        return [replica.name for replica in self.replicas]
+
     def find(self, process: str) -> Replica | None:
         """The place that this process fills; None for one that has a successor, or never was."""
         return self._by_process.get(process)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from omni_core.addresses import parse_tcp
 from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.curve import Curve, read_secret
 from omni_core.errors import ConfigError
 from omni_core.messages import (
     PROTOCOL_VERSION,
@@ -46,8 +47,8 @@ class Network:
     guests: tuple[str, ...]
     """Processes that are started elsewhere."""
 
-    def check(self, places: Collection[str]) -> None:
-        """ConfigError with everything that is wrong."""
+    def keys(self, places: Collection[str]) -> Curve:
+        """Those that all hosts have; ConfigError with everything that is wrong."""
         found = [
             f"remote: {name!r} is no process; there are {', '.join(places)}"
             for name in self.guests
@@ -59,6 +60,7 @@ class Network:
             found.append(f"listen: {exc}")
         if found:
             raise ConfigError(found)
+        return read_secret(self.secret_file)
 
 
 class FarLines(Protocol):

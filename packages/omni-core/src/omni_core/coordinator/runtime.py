@@ -23,7 +23,6 @@ from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
-from omni_core.curve import read_secret
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.messages import (
     Crash,
@@ -61,10 +60,7 @@ class Runtime:
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
-        curve = None
-        if network is not None:
-            network.check([replica.name for replica in self._fleet.replicas])
-            curve = read_secret(network.secret_file)
+        curve = network.keys(self._fleet.names) if network else None
         tasks = blueprints(plan, self._fleet)
         with ExitStack() as undo:
             run = RunDirectory()
@@ -75,27 +71,19 @@ class Runtime:
             book = AddressBook(run.path)
             if curve is not None:
                 book.open_network(curve)
-            listen = None if network is None else network.listen
-            self._links = CoordinatorLinks(book, self._codec, listen)
+            self._links = CoordinatorLinks(book, self._codec, network.listen if network else None)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
-        self._run = run
-        self.run_dir = run.path
+        self._run, self.run_dir = run, run.path
         self.coordinator = Coordinator(
-            plan.stages,
-            plan.entry,
-            self._fleet,
-            self._links.send,
+            *(plan.stages, plan.entry, self._fleet, self._links.send),
             limits=limits,
             observer=observer,
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
+        guests = Guests(self._fleet, self._links, network.guests if network else ())
         self._supervisor = Supervisor(
-            tasks,
-            self._fleet,
-            self.coordinator,
-            self._links,
-            Guests(self._fleet, self._links, network.guests if network else ()),
+            *(tasks, self._fleet, self.coordinator, self._links, guests),
             on_progress,
             self._forget,
         )

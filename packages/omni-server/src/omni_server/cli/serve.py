@@ -85,11 +85,7 @@ def serve(
     progress = progress_on(sys.stdout, typer.echo)
     pipeline = load(configuration, progress)
     server = {name: setting.value for name, setting in configuration.server.items()}
-    settings = Settings(
-        served_model_name=configuration.served_model_name,
-        max_body_bytes=server["max_body_mib"] * MIB,
-        request_timeout_s=server["request_timeout_s"],
-    )
+    settings = settings_of(configuration)
 
     def announce(line: str) -> None:
         progress.close()
@@ -97,6 +93,15 @@ def serve(
 
     with closing(progress), bind(server["host"], server["port"]) as listener:
         asyncio.run(run(pipeline, settings, listener, server["drain_timeout_s"], announce))
+
+
+def settings_of(configuration: Configuration) -> Settings:
+    """What the HTTP server must know."""
+    return Settings(
+        served_model_name=configuration.served_model_name,
+        max_body_bytes=configuration.server["max_body_mib"].value * MIB,
+        request_timeout_s=configuration.server["request_timeout_s"].value,
+    )
 
 
 def load(configuration: Configuration, progress: Progress) -> Pipeline:
