@@ -20,7 +20,7 @@ from omni_core.pipeline import Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-BACK_S = 10.0
+PATIENCE_S = 60.0
 REPLICATED = "talker_ar"
 VICTIMS = [
     pytest.param(name, marks=() if name == "thinker" else pytest.mark.matrix)
@@ -63,7 +63,7 @@ async def test_a_successor_answers_alike(pipeline: Pipeline, stage: str) -> None
     while pipeline.health().status == "ready":
         await asyncio.sleep(0.001)
     while pipeline.health().status != "ready":
-        assert time.monotonic() - killed_s < BACK_S, pipeline.health()
+        assert time.monotonic() - killed_s < PATIENCE_S, pipeline.health()
         await asyncio.sleep(0.01)
     assert pipeline.health().stages[stage].restarts == before.restarts + 1
     await check_all(pipeline)
