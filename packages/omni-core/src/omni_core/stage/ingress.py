@@ -55,7 +55,7 @@ class Ingress:
         """What has arrived, in order, each a message or `Refused`; empty if nothing has."""
         messages: list[Any] = []
         for _ in range(_BURST_BATCHES):
-            self.more = bool(self._inbound.get(_EVENTS) & _READABLE)
+            self.more = bool(int(self._inbound.get(_EVENTS)) & _READABLE)
             if not self.more:  # asked for, since to be told by an exception costs five times that
                 break
             frames = [self._inbound.recv(copy=False)]
