@@ -285,6 +285,19 @@ def test_each_frame_leaves_at_once_and_the_last_code_is_none(
     assert "emit" not in {what for what, _ in out.shape()}
 
 
+def test_an_end_that_is_ignored_is_never_spoken(
+    talker_runner: talker.TalkerRunner, tiny_checkpoint: str, conditioning: dict[str, Any]
+) -> None:
+    (end,) = talker_runner.eos_token_ids
+    likely = {end: 100.0}
+    params = frames(ignore_eos=True, logit_bias=likely)
+    requests = {"r": params, "ends": frames(logit_bias=likely)}
+    out = speak(talker_runner, tiny_checkpoint, conditioning, requests)
+    assert codes(out).shape == (16, 11)
+    assert codes(out)[0].max() < end
+    assert not out.to("code2wav", "stream", "ends")
+
+
 def test_codec_events_come_when_asked_for(
     talker_runner: talker.TalkerRunner, tiny_checkpoint: str, conditioning: dict[str, Any]
 ) -> None:

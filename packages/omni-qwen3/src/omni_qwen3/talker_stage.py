@@ -83,8 +83,16 @@ class TalkerStage:
         return speakers[name]
 
     def _sampling(self, params: RequestParams) -> SamplingParams:
-        """The caller's parameters for this stage alone, but the request's seed."""
+        """The caller's parameters for this stage alone, but the request's seed.
+
+        The end token has no sound: whoever ignores it may not draw it.
+        """
         mine = params.sampling_for(NAME)
         if mine.seed is None:
             mine = msgspec.structs.replace(mine, seed=params.sampling.seed)
-        return mine.over(self._defaults)
+        sampling = mine.over(self._defaults)
+        if sampling.ignore_eos:
+            return msgspec.structs.replace(
+                sampling, ignore_eos=False, min_tokens=sampling.max_tokens
+            )
+        return sampling
