@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from asking import check, request_for, run
 from cases import CASES
-from omni_core.pipeline import Pipeline
+from omni_core.pipeline import Health, Pipeline
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,15 +55,16 @@ async def test_replicas_answer_alike(pipeline: Pipeline) -> None:
     assert min(served) > len(CASES) // 4, served
 
 
+def _is_back(health: Health, stage: str, restarts: int) -> bool:
+    return health.status == "ready" and health.stages[stage].restarts == restarts
+
+
 @pytest.mark.parametrize("stage", VICTIMS)
 async def test_a_successor_answers_alike(pipeline: Pipeline, stage: str) -> None:
     before = pipeline.health().stages[stage]
     os.kill(before.pid, signal.SIGKILL)
     killed_s = time.monotonic()
-    while pipeline.health().status == "ready":
-        await asyncio.sleep(0.001)
-    while pipeline.health().status != "ready":
+    while not _is_back(pipeline.health(), stage, before.restarts + 1):
         assert time.monotonic() - killed_s < PATIENCE_S, pipeline.health()
         await asyncio.sleep(0.01)
-    assert pipeline.health().stages[stage].restarts == before.restarts + 1
     await check_all(pipeline)

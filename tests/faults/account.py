@@ -88,9 +88,10 @@ class Account:
     def _end(self) -> list[Row]:
         return [
             Row(
-                name="exit code after SIGTERM",
-                value=-1 if self.exit_code is None else self.exit_code,
+                name="ended otherwise than with 0 after SIGTERM",
+                value=int(self.exit_code != 0),
                 limit=0,
+                detail=f"exit code {self.exit_code}",
             ),
             Row(name="left after the end", value=len(self.left), limit=0, detail=_list(self.left)),
         ]

@@ -126,7 +126,7 @@ def _told_wrongly(heard: Heard) -> str:
     if heard.error is None:
         return "" if heard.broken else "it stopped in the middle and looks complete"
     if heard.status == 200:
-        return "an error was followed by [DONE]" if heard.done else ""
+        return "an error was followed by a clean end" if heard.done or heard.whole else ""
     if heard.status != RETRYABLE:
         return f"status {heard.status}: {heard.error}"
     return "" if "retry-after" in heard.headers else f"status {heard.status} without Retry-After"

@@ -56,6 +56,7 @@ def test_a_reply_is_compared_with_the_answer(change: dict[str, Any], end: End) -
         ({"status": 500, "error": DIED, "headers": LATER, "whole": True}, End.LOST),
         ({"status": 200, "error": DIED, "broken": "cut"}, End.FAILED),
         ({"status": 200, "error": DIED, "whole": True, "done": True}, End.LOST),
+        ({"status": 200, "error": DIED, "whole": True}, End.LOST),
         ({"status": 200, "broken": "cut"}, End.LOST),
         ({"status": 200, "whole": True}, End.LOST),
     ],

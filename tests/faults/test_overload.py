@@ -15,7 +15,7 @@ import pytest
 from caller import Heard, Manners, call
 from target import Start, Target, until
 
-SEEN_S = 5.0
+SEEN_S = 20.0
 RETRYABLE = {429: "rate_limit_exceeded", 503: "overloaded"}
 
 
@@ -26,7 +26,7 @@ def target(start_echo: Start) -> Iterator[Target]:
     try:
         server.wait_ready()
         yield server
-        assert server.counter("omni_aborts_pending") == 0
+        until(lambda: server.counter("omni_aborts_pending") == 0, SEEN_S, "all is released")
     finally:
         server.close()
 
@@ -65,10 +65,10 @@ def cancel(target: Target, request_id: str, user: str = "") -> tuple[int, dict[s
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_deadline_ends_a_request(target: Target, stream: bool) -> None:
-    heard = await call(target.url, asked("a hang", timeout=0.3, stream=stream))
+    heard = await call(target.url, asked("a hang", timeout=1.0, stream=stream))
     assert heard.error is not None
     assert heard.error["code"] == "deadline_exceeded"
-    assert 0.3 <= heard.seconds < 3
+    assert 1.0 <= heard.seconds < 6
     if stream:
         assert (heard.status, heard.text, heard.done) == (200, "a hang ", False)
         assert not heard.whole
@@ -138,6 +138,7 @@ async def test_who_waits_is_served(target: Target) -> None:
 
 async def test_times_of_an_abort_are_told_apart(target: Target) -> None:
     names = [f"omni_abort_{name}_seconds_count" for name in ("client_gone", "sent", "released")]
+    until(lambda: target.counter("omni_aborts_pending") == 0, SEEN_S, "earlier ones are over")
     before = [target.counter(name) for name in names]
     async with hanging(target):
         pass

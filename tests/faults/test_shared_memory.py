@@ -20,9 +20,9 @@ PLACED = 3
 LOANS_OFFSET = 64
 LOANS_BYTES = POOL_MIB * 16 * 8
 """Where a pool's file says which loan lies in which of its slots."""
-READY_S = 10.0
-RELEASED_S = 2.0
-PATIENT = Manners(patience_s=30)
+READY_S = 30.0
+RELEASED_S = 10.0
+PATIENT = Manners(patience_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def target(start_echo: Start) -> Iterator[Target]:
     server = start_echo("--layout", "per-stage", "--intake.env.OMNI_SHM_POOL_MIB", str(POOL_MIB))
     try:
         server.wait_ready()
+        asyncio.run(say(server, "big"))  # the file of a pool is there from the first loan on
         yield server
     finally:
         server.close()

@@ -17,7 +17,7 @@ from omni_core.pipeline import Pipeline
 from omni_core.testing import echo
 from omni_core.types import Message, Request, RequestParams, TextDelta, TextPart
 
-BACK_S = 10.0
+BACK_S = 20.0
 
 
 @pytest.fixture
@@ -51,12 +51,11 @@ async def slots_used(pipeline: Pipeline, stage: str) -> float:
 
 async def kill(pipeline: Pipeline, stage: str) -> None:
     """Kill the process of a stage and wait until another has taken its place."""
-    os.kill(pipeline.health().stages[stage].pid, signal.SIGKILL)
-    while pipeline.health().status == "ready":
-        await asyncio.sleep(0.005)
+    before = pipeline.health().stages[stage]
+    os.kill(before.pid, signal.SIGKILL)
     deadline = time.monotonic() + BACK_S
-    while pipeline.health().status != "ready":
-        assert time.monotonic() < deadline, pipeline.health()
+    while (health := pipeline.health()).stages[stage].pid == before.pid or health.status != "ready":
+        assert time.monotonic() < deadline, health
         await asyncio.sleep(0.005)
 
 

@@ -26,8 +26,9 @@ from omni_core.pipeline import Pipeline
 from omni_core.testing import echo
 from omni_core.types import Finished, Message, Modality, Request, RequestParams, TextPart
 
-NOTICED_S = 0.1
-BACK_S = 10.0
+NOTICED_S = 2.0
+"""On a machine with other work; what is promised of one without is measured in tests/faults."""
+BACK_S = 20.0
 
 
 def load(path: Path, **overrides: str) -> Pipeline:
@@ -161,7 +162,7 @@ async def test_nothing_for_the_dead_reaches_its_successor(pipeline: Pipeline) ->
     for _ in range(50):
         links.send("voice", stray)
     os.kill(voice, signal.SIGKILL)
-    await until(pipeline, lambda health: health.status == "degraded", 1)
+    await until(pipeline, lambda health: health.status == "degraded", NOTICED_S)
     links.send("voice", stray)
     await until(pipeline, is_ready, BACK_S)
     await ask(pipeline, "a", "audio")
