@@ -6,6 +6,8 @@ loop turns.
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
@@ -35,8 +37,9 @@ def router(context: ServerContext) -> APIRouter:
     async def metrics() -> Response:
         """Prometheus exposition; without stage numbers while there are no stages to ask."""
         try:
-            stages = await context.pipeline.stats()
-            relays = await context.pipeline.relay_stats()
+            stages, relays = await asyncio.gather(
+                context.pipeline.stats(), context.pipeline.relay_stats()
+            )
         except NotReadyError:
             stages, relays = {}, {}
         pipeline = context.pipeline

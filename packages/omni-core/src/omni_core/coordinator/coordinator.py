@@ -257,7 +257,8 @@ class Coordinator:
         """Another client has taken the place of this one in the queue."""
         refusal = self._admission.share_taken()
         self._observer.refused(refusal.code or "")
-        self._fail(active, refusal)
+        self._forget(active)
+        active.events.put(refusal)
 
     def _fill(self) -> None:
         """Start those whose turn it is, as long as there is a place in the stages."""
