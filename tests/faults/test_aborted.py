@@ -30,7 +30,7 @@ PICTURE_BYTES: Final = 32 * 1024
 """At least, as the patches of a picture: more than travels within a message."""
 RELEASED_S: Final = 20.0
 SLOTS_SLACK: Final = 4
-"""Of a piece of work that a loop may hold until the next; each aborted picture takes one or more."""
+"""Of work that a loop may hold until the next; each aborted picture takes one or more."""
 SEGMENT_SLACK_BYTES: Final = 16 * 2**20
 """Of a pool: slots that were never used before, since fewer were needed at once."""
 GROWTH_BYTES: Final = 12 * 2**20
