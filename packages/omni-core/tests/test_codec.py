@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,28 @@ def test_a_tensor_for_another_host_takes_frames_of_bounded_size() -> None:
 # -- frames nobody should believe
 
 
+def test_a_frame_is_one_tensors_alone() -> None:
+    ext = msgspec.msgpack.Ext(1, msgspec.msgpack.encode(["numpy", "<f4", [2], 1]))
+    frames = [msgspec.msgpack.encode(chunk([ext, ext])), b"\0" * 8]
+    with pytest.raises(ProtocolError, match="taken"):
+        Codec().decode(frames, ToStage)
+
+
+def test_a_torch_tensor_is_refused_by_a_process_without_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = Codec().encode(chunk(torch.ones(2)))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ProtocolError, match="torch"):
+        Codec().decode(frames, ToStage)
+
+
+@pytest.mark.parametrize("dtype", ["<U3", "|S3", "<M8[ns]", "<m8[25us]", "|V5", "|b1"])
+def test_every_dtype_without_objects_is_read(dtype: str) -> None:
+    array = np.zeros(3, dtype)
+    assert round_trip(array).dtype == array.dtype
+
+
 @pytest.mark.parametrize(
     "ref",
     [
@@ -258,6 +281,11 @@ def test_a_tensor_for_another_host_takes_frames_of_bounded_size() -> None:
         ["numpy", "|O", [1], 1],
         ["numpy", "nonsense", [2], 1],
         ["numpy", "<f4,|O", [1], 1],
+        ["numpy", "(,)f4", [2], 1],
+        ["numpy", "<f4,<f4", [1], 1],
+        ["numpy", "|S2147483648", [1], 1],
+        ["numpy", "<f4", [2**64 - 1, 0], 0, b""],
+        ["torch", "float32", [2**64 - 1, 0], 0, b""],
         ["torch", "nonsense", [2], 1],
         ["torch", "nn", [2], 1],
         ["torch", "__class__", [2], 1],

@@ -292,6 +292,16 @@ def test_the_slots_of_a_dead_reader_come_back(pair: Pair) -> None:
     np.testing.assert_array_equal(pair.b.open(kept), tensor(1))
 
 
+def test_a_late_release_by_one_taken_for_dead_leaks_no_slot(pair: Pair) -> None:
+    late = pair.b.open(pair.a.place(tensor(1), "b"))
+    pair.a.forget("b")
+    again = pair.a.place(tensor(1), "c")
+    assert again.runs == ((0, 1),)
+    pair.b.open(again)  # and dropped: released before the late one
+    del late
+    assert pair.used == 0
+
+
 def test_a_reader_that_dies_while_a_tensor_is_placed_for_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +354,7 @@ def told(reference: SlabReference) -> SlabReference:
         {"runs": ((-1, 1),)},
         {"runs": ((0, 1), (1, 0))},
         {"runs": ((0, 1), (1, 1))},
+        {"runs": ((0, SLOTS), (0, 1)), "size_bytes": (SLOTS + 1) * SLOT},
         {"size_bytes": SLOT + 1},
         {"size_bytes": 2**62},
         {"segment": True},

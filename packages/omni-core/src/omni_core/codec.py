@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import struct
 import sys
 import threading
@@ -38,6 +39,17 @@ PIECE_BYTES: Final = 16 << 20
 """A larger tensor that goes through no memory that both share takes several frames."""
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
 """What msgspec raises for bytes that are no message, and Python for no bytes."""
+_UNBUILDABLE: Final = (
+    TypeError,
+    ValueError,
+    OverflowError,
+    RuntimeError,
+    ImportError,
+    MemoryError,
+)
+"""What numpy and torch raise for a tensor that cannot be, and Python where torch is missing."""
+_NUMPY_DTYPE: Final = re.compile(r"[<>|=][?bBiufcmMSUV]\d{1,9}(\[\w+\])?", re.ASCII)
+"""What numpy may be asked to read: it evaluates other text as Python."""
 
 
 class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
@@ -98,12 +110,12 @@ class Codec:
     def decode(self, frames: Sequence[Frame], kind: Any) -> Any:
         """What `encode` was given; ProtocolError if the frames are not one of `kind` (a union of
         messages)."""
-        self._incoming.frames = frames
+        self._incoming.expect(frames)
         return _decode(self._decoder(kind), frames[0])
 
     def decode_batch(self, frames: Sequence[Frame], kind: Any) -> list[Any]:
         """The messages of a `batch`, in order, each a `kind` or `Refused`."""
-        self._incoming.frames = frames
+        self._incoming.expect(frames)
         decoder = self._decoder(kind)
         try:
             messages: list[Any] = _decode(self._splitter, frames[0])
@@ -224,18 +236,21 @@ class _Incoming:
     def __init__(self, shm: _Shm | None) -> None:
         self._shm = shm
         self._refs = msgspec.msgpack.Decoder(_TensorRef)
-        self.frames: Sequence[Frame] = ()
-        """Those that came with the messages now decoded."""
+        self._frames: list[Frame | None] = []
+        """Those that came with the messages now decoded; None for the first, and once taken."""
+
+    def expect(self, frames: Sequence[Frame]) -> None:
+        """Tensors are in these from now on, but for the first."""
+        self._frames = [None, *frames[1:]]
 
     def tensor(self, code: int, data: memoryview) -> Any:
         """msgspec's ext_hook."""
         if code != _TENSOR_EXT:
             raise ProtocolError(f"unknown extension {code}")
         ref = self._refs.decode(data)
-        payload = self._bytes(ref)
         try:
-            return _rebuild(ref, payload)
-        except (TypeError, ValueError, AttributeError, RuntimeError) as exc:
+            return _rebuild(ref, self._bytes(ref))
+        except _UNBUILDABLE as exc:
             raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
 
     def drop(self, code: int, data: memoryview) -> None:
@@ -249,15 +264,21 @@ class _Incoming:
         if ref.data is not None:
             return ref.data
         if ref.frame > 0:
-            pieces = self.frames[ref.frame : ref.frame + ref.pieces]
-            if len(pieces) != ref.pieces:
-                raise ProtocolError(f"tensor frames from {ref.frame} on are missing")
-            return bytearray().join(pieces)  # a copy: frames of a socket are read-only
+            return bytearray().join(self._take(ref))  # a copy: frames of a socket are read-only
         if ref.slab is None:
             raise ProtocolError("a tensor came without its bytes")
         if self._shm is None:
             raise ProtocolError("a tensor came by shared memory, which this process does not use")
         return self._shm.open(ref.slab).data
+
+    def _take(self, ref: _TensorRef) -> list[Frame]:
+        """The frames of one tensor, which no other may have: a small message would grow large."""
+        place = slice(ref.frame, ref.frame + ref.pieces)
+        pieces = [frame for frame in self._frames[place] if frame is not None]
+        if len(pieces) != ref.pieces:
+            raise ProtocolError(f"tensor frames from {ref.frame} on are missing or taken")
+        self._frames[place] = [None] * len(pieces)
+        return pieces
 
 
 def _is_small(array: np.ndarray[Any, Any]) -> bool:
@@ -288,7 +309,7 @@ def _rebuild(ref: _TensorRef, data: Frame) -> Any:
         return array
     import torch
 
-    dtype_torch = getattr(torch, ref.dtype)
+    dtype_torch = vars(torch).get(ref.dtype)  # getattr may import a module of torch
     if not isinstance(dtype_torch, torch.dtype):
         raise ProtocolError(f"unknown tensor dtype {ref.dtype!r}")
     _check_size(ref, dtype_torch.itemsize, data)
@@ -299,6 +320,8 @@ def _rebuild(ref: _TensorRef, data: Frame) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _dtype(name: str) -> np.dtype[Any]:
+    if not _NUMPY_DTYPE.fullmatch(name):
+        raise ProtocolError(f"unknown tensor dtype {name!r}")
     dtype = np.dtype(name)
     if dtype.hasobject:
         raise ProtocolError("arrays of objects are refused")

@@ -96,7 +96,7 @@ def _checked(reference: SlabReference, attached: _Attached) -> tuple[Run, ...]:
     if any(start < 0 or slots < 1 or start + slots > layout.slots for start, slots in runs):
         raise ProtocolError(f"slots of {reference} lie outside of its pool")
     slots = 1 if reference.segment else layout.slots_for(reference.size_bytes)
-    if sum([run.slots for run in runs]) != slots:
+    if slots > layout.slots or sum([run.slots for run in runs]) != slots:
         raise ProtocolError(f"{reference} has not the {slots} slots that its size takes")
     head = runs[0].start
     placed, opened = attached.mapping.placed(head), attached.opened[head]

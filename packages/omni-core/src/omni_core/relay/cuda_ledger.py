@@ -103,7 +103,8 @@ class Ledger:
 
     def release(self, ticket: int, generation: int) -> None:
         """The reader's last word on a generation."""
-        self._released[ticket] = generation
+        if self._released[ticket] < generation:  # else of one who was taken for dead
+            self._released[ticket] = generation
 
     def close(self) -> None:
         """Unmap; may be called once."""

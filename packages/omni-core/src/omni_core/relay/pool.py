@@ -115,7 +115,10 @@ class PoolMapping:
 
     def release(self, slot: int, generation: int) -> None:
         """Nobody uses the bytes of this loan any more. Safe in a finalizer: it never waits."""
-        self._words[_PLACED + self.layout.slots + slot] = generation
+        word = _PLACED + self.layout.slots + slot
+        # One who was taken for dead may come late: the slot has been lent again, and released.
+        if self._words[word] < generation:
+            self._words[word] = generation
         with self._fence:  # either the lender sees the word above, or we see that it waits
             waiting = self._words[_WAITING]
         if waiting:
