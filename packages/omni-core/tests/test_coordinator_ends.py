@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from omni_core.codec import Codec
 from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.coordinator import Active, Coordinator
@@ -20,11 +21,20 @@ from omni_core.errors import (
     OverloadedError,
     RateLimitError,
     RequestCancelledError,
+    RequestError,
     SlowClientError,
 )
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Released, ToStage
 from omni_core.specs import Ref, StageConfig
-from omni_core.types import AudioDelta, Finished, Request, TextDelta, Usage
+from omni_core.types import (
+    AudioDelta,
+    Finished,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextDelta,
+    Usage,
+)
 
 BUILD = Ref("x:y")
 STAGES = [
@@ -85,7 +95,8 @@ class Diary:
 class Desk:
     """A coordinator with room for one request and a queue of two."""
 
-    def __init__(self, unread: Unread[Active] | None = None) -> None:
+    def __init__(self, unread: Unread[Active] | None = None, *, encode: bool = False) -> None:
+        self.encode = encode
         self.sent: list[tuple[str, ToStage]] = []
         self.clock, self.diary, self.fleet = Clock(), Diary(), Fleet(STAGES)
         for replica in self.fleet.replicas:
@@ -94,12 +105,17 @@ class Desk:
             STAGES,
             "think",
             self.fleet,
-            lambda process, message: self.sent.append((process, message)),
+            self._send,
             limits=AdmissionLimits(max_in_flight=1, max_queue=2),
             unread=unread,
             observer=self.diary,
             call_later=self.clock.call_later,
         )
+
+    def _send(self, process: str, message: ToStage) -> None:
+        if self.encode:
+            Codec().encode(message)
+        self.sent.append((process, message))
 
     def submit(self, name: str, client: str = "", timeout_s: float | None = None) -> Active:
         request = Request(messages=(), request_id=name, client=client, timeout_s=timeout_s)
@@ -269,6 +285,37 @@ def test_what_waits_fails_when_what_it_needs_has_died() -> None:
     assert error_of(running).code == "stage_died"
     assert isinstance(error_of(waiting), NotReadyError)
     assert desk.occupancy() == (0, 0, 0)
+
+
+def unsendable(name: str) -> Request:
+    return Request(
+        messages=(), params=RequestParams(sampling=SamplingParams(seed=2**70)), request_id=name
+    )
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_cannot_be_encoded_ends_alone(waits: bool) -> None:
+    desk = Desk(encode=True)
+    running = desk.submit("runs") if waits else None
+    bad = desk.coordinator.submit(unsendable("bad"))
+    after = desk.submit("after")
+    if running is not None:
+        desk.finish(running)
+    error = error_of(bad)
+    assert isinstance(error, RequestError)
+    assert "cannot be encoded" in error.message
+    assert desk.started()[-1] == "after"
+    assert desk.occupancy() == (1, 0, 0)
+    desk.finish(after)
+    assert [replica.load for replica in desk.fleet.replicas] == [0, 0]
+
+
+def test_a_warm_up_that_cannot_be_encoded_leaves_nothing() -> None:
+    desk = Desk(encode=True)
+    bad = desk.coordinator.submit(unsendable("warm"), warm_up=True)
+    assert isinstance(error_of(bad), RequestError)
+    assert desk.coordinator.in_flight == 0
+    assert [replica.load for replica in desk.fleet.replicas] == [0, 0]
 
 
 def test_closing_starts_nobody() -> None:

@@ -34,6 +34,7 @@ from omni_core.errors import (
     RequestError,
     SlowClientError,
     StageDiedError,
+    as_omni_error,
     from_info,
 )
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, Released, ToStage
@@ -142,7 +143,8 @@ class Coordinator:
         request_id = f"{request.request_id or self._run}#{next(self._numbers)}"
         active = Active(request_id, request, needed, {self._entry}, self._unread)
         if warm_up:
-            self._start(active, self._fleet.pin(needed, warm_up=True))
+            self._active[request_id] = active
+            self._start(active, warm_up=True)
         else:
             self._queue(active)
         return active
@@ -263,16 +265,19 @@ class Coordinator:
     def _fill(self) -> None:
         """Start those whose turn it is, as long as there is a place in the stages."""
         while self._closed is None and (request_id := self._admission.take()) is not None:
-            active = self._active[request_id]
-            try:
-                self._start(active, self._fleet.pin(active.needed))
-            except OmniError as error:  # what it needs may have died while it waited
-                self._forget(active)
-                active.events.put(error)
+            self._start(self._active[request_id])
 
-    def _start(self, active: Active, pins: dict[str, str]) -> None:
-        active.pins = pins
-        self._active[active.request_id] = active
+    def _start(self, active: Active, *, warm_up: bool = False) -> None:
+        """Send the request to its entry. What prevents that ends this request alone: what it needs
+        may have died while it waited, or it cannot be encoded."""
+        try:
+            active.pins = self._fleet.pin(active.needed, warm_up=warm_up)
+            self._enter(active, active.pins)
+        except Exception as exc:  # noqa: BLE001 - request edge
+            self._forget(active)
+            active.events.put(_refusal(exc))
+
+    def _enter(self, active: Active, pins: dict[str, str]) -> None:
         self._send(
             pins[self._entry],
             DataReady(
@@ -373,3 +378,10 @@ class Coordinator:
             self._send(process, AbortRequest(request_id=active.request_id))
         self._aborts.sent(active.request_id, owing)
         self._observer.aborted(reason)
+
+
+def _refusal(exc: Exception) -> OmniError:
+    """What a request ends with that could not be sent to its entry."""
+    if isinstance(exc, (TypeError, ValueError, OverflowError, RecursionError)):  # as encoders say
+        return RequestError(f"the request cannot be encoded: {exc}")
+    return as_omni_error(exc)
