@@ -76,3 +76,9 @@ def test_a_janitor_that_was_killed_is_missed_by_nobody(tmp_path: Path) -> None:
     janitor.watch(os.getpid())
     janitor.unwatch(os.getpid())
     janitor.dismiss()
+
+
+def test_a_janitor_that_was_dismissed_is_told_nothing(tmp_path: Path) -> None:
+    janitor = Janitor(tmp_path / "run")
+    janitor.dismiss()
+    janitor.unwatch(1)

@@ -56,6 +56,8 @@ class Janitor:
 
     def _tell(self, line: str) -> None:
         assert self._child.stdin is not None
+        if self._child.stdin.closed:  # dismissed: it has done its work
+            return
         with contextlib.suppress(BrokenPipeError):  # it was killed; the next start sweeps instead
             self._child.stdin.write(line.encode() + b"\n")
 
