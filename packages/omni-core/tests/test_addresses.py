@@ -126,9 +126,39 @@ def test_addresses() -> None:
     assert parse_tcp("tcp://[fe80::1]:7000") == ("[fe80::1]", 7000)
     assert seen_from("tcp://*:7000", "10.0.0.1") == "tcp://10.0.0.1:7000"
     assert seen_from("tcp://10.0.0.2:7000", "10.0.0.1") == "tcp://10.0.0.2:7000"
-    for bad in ("ipc:///tmp/x", "tcp://host", "tcp://host:99999", "tcp://:1", "inproc://x:1"):
+    assert seen_from("tcp://[::]:7000", "[fe80::1]") == "tcp://[fe80::1]:7000"
+    assert parse_tcp("tcp://*:0", listening=True) == ("*", 0)
+    for nowhere in ("tcp://*:7000", "tcp://0.0.0.0:7000", "tcp://[::]:7000", "tcp://host:0"):
+        with pytest.raises(ValueError, match="nowhere to connect"):
+            parse_tcp(nowhere)
+    for bad in (
+        "tcp://-x:1",
+        "tcp://_x:1",
+        "ipc:///tmp/x",
+        "tcp://host",
+        "tcp://host:99999",
+        "tcp://:1",
+        "inproc://x:1",
+    ):
         with pytest.raises(ValueError, match="no address"):
             parse_tcp(bad)
+
+
+def test_an_address_that_zmq_refuses_is_told_as_a_bad_one(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    book = AddressBook(None, OURS)
+    book._far["voice"] = "tcp://*:7000"
+    with pytest.raises(ValueError, match="cannot be connected to"):
+        book.connect(context.socket(zmq.PUSH), "voice")
+
+
+def test_processes_of_a_run_listen_where_it_does_and_nowhere_else(
+    tmp_path: Path, inbound: zmq.Socket[bytes]
+) -> None:
+    AddressBook(tmp_path).open_network(OURS, "127.0.0.1")
+    where = AddressBook.of_run(tmp_path).listen(inbound, "voice")
+    assert where.startswith("tcp://127.0.0.1:")
 
 
 def test_keys_are_kept_for_this_user_only(tmp_path: Path) -> None:

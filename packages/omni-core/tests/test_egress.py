@@ -13,6 +13,8 @@ import zmq
 
 from omni_core.addresses import AddressBook
 from omni_core.codec import INLINE_LIMIT_BYTES, Codec
+from omni_core.curve import MAX_FRAME_BYTES, Curve
+from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import StreamChunk, ToStage
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
@@ -141,3 +143,11 @@ def test_an_ingress_says_whether_there_is_more(tmp_path: Path) -> None:
         assert bursts > 100 // 16, "a flood is read in bursts"
         egress.close()
         context.destroy(linger=0)
+
+
+def test_a_message_for_another_host_leaves_room_for_its_batch() -> None:
+    with zmq.Context() as context:
+        egress = Egress(context, AddressBook(None, Curve.derive("a secret")), Codec())
+        with pytest.raises(PayloadTooLargeError, match="in one piece"):
+            egress.post("far", chunk(bytes(MAX_FRAME_BYTES - 1000)))
+        egress.close()

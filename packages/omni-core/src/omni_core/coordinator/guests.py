@@ -55,7 +55,7 @@ class Network:
             if name not in places
         ]
         try:
-            parse_tcp(self.listen)
+            parse_tcp(self.listen, listening=True)
         except ValueError as exc:
             found.append(f"listen: {exc}")
         if found:
@@ -93,6 +93,11 @@ class Guests:
     def __contains__(self, replica: Replica) -> bool:
         return replica.name in self._names
 
+    def present(self) -> list[str]:
+        """The processes that can be talked to; in an open place there is nobody yet."""
+        living = [replica for replica in self._fleet.replicas if replica.state != "dead"]
+        return [r.process for r in living if r not in self or r.process in self._present]
+
     def place_for(self, hello: Hello) -> Replica | str:
         """The open place that a guest asks for, or why it gets none."""
         if hello.version != PROTOCOL_VERSION:
@@ -110,10 +115,17 @@ class Guests:
     def turn_away(self, hello: Hello, reason: str) -> None:
         """Say so to a guest, which leaves then."""
         log.warning("turned away %r at %s: %s", hello.process, hello.address, reason)
+        self._send_away(hello.address, reason)
+
+    def dismiss(self, process: str, reason: str) -> None:
+        """Say so to a guest that was let in; the caller forgets it."""
+        self._send_away(self._addresses[process], reason)
+
+    def _send_away(self, address: str, reason: str) -> None:
         stranger = f"stranger-{next(self._strangers)}"
-        self._lines.reach(stranger, hello.address)
-        self._lines.send(stranger, TurnedAway(reason=reason))
         asyncio.get_running_loop().call_later(_FAREWELL_S, self._lines.forget, stranger)
+        self._lines.reach(stranger, address)
+        self._lines.send(stranger, TurnedAway(reason=reason))
 
     def welcome(self, replica: Replica, hello: Hello, on_broken: Callable[[str], None]) -> None:
         """Connect to a guest and make everybody acquainted with it."""

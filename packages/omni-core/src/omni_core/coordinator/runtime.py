@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, assert_never
 
-from omni_core.addresses import COORDINATOR, AddressBook, segments
+from omni_core.addresses import COORDINATOR, AddressBook, parse_tcp, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.admission import AdmissionLimits
@@ -69,8 +69,8 @@ class Runtime:
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
             book = AddressBook(run.path)
-            if curve is not None:
-                book.open_network(curve)
+            if network is not None and curve is not None:
+                book.open_network(curve, parse_tcp(network.listen, listening=True)[0])
             self._links = CoordinatorLinks(book, self._codec, network.listen if network else None)
             undo.callback(self._links.close)
             self._release = undo.pop_all()

@@ -25,6 +25,8 @@ from omni_core.stage.line import WATCHED, LineWatch
 _BATCH_MESSAGES: Final = 64
 _BATCH_BYTES: Final = 128 * 1024
 """A batch that is as large as this does not wait for the end of a turn."""
+_MAX_FAR_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
+"""The rest of the batch and the encryption need room in the same frame."""
 
 
 class Egress:
@@ -198,8 +200,8 @@ class _Line:
 
 def _check_sizes(frames: Sequence[Frame]) -> None:
     largest = max(memoryview(frame).nbytes for frame in frames)
-    if largest > MAX_FRAME_BYTES:
+    if largest > _MAX_FAR_BYTES:
         raise PayloadTooLargeError(
             f"{largest} bytes in one piece are too many for another host, which takes "
-            f"{MAX_FRAME_BYTES}"
+            f"{_MAX_FAR_BYTES}"
         )

@@ -48,7 +48,7 @@ class GuestProcess(StageProcess):
         """ConfigError for an invitation that cannot be used."""
         self._coordinator_host = _host(invitation.coordinator, "connect")
         if invitation.listen is not None:
-            _host(invitation.listen, "listen")
+            _host(invitation.listen, "listen", listening=True)
         book = AddressBook(None, read_secret(invitation.secret_file))
         book.learn(COORDINATOR, invitation.coordinator)
         super().__init__(invitation.process, Home(book=book, tcp=invitation.listen))
@@ -106,9 +106,9 @@ class GuestProcess(StageProcess):
         super()._close()
 
 
-def _host(where: str, option: str) -> str:
+def _host(where: str, option: str, *, listening: bool = False) -> str:
     try:
-        return parse_tcp(where)[0]
+        return parse_tcp(where, listening=listening)[0]
     except ValueError as exc:
         raise ConfigError(f"{option}: {exc}") from exc
 

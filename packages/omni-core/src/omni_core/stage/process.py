@@ -156,10 +156,9 @@ class StageProcess:
         """Somebody can be reached now."""
         try:
             self._book.learn(peer.process, self._seen_from_here(peer.address))
+            self._egress.meet(peer.process)
         except ValueError as exc:
             log.error("process %r cannot be reached: %s", peer.process, exc)
-        else:
-            self._egress.meet(peer.process)
 
     def _seen_from_here(self, address: str) -> str:
         """A peer's address; ValueError if it is none."""
