@@ -24,6 +24,7 @@ from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet, Replica
 from omni_core.coordinator.guests import Guests, setup_of_guest
 from omni_core.coordinator.launcher import Child, Launcher
+from omni_core.coordinator.warm_up import warm_up_request
 from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
 from omni_core.janitor import Janitor
 from omni_core.messages import (
@@ -37,22 +38,12 @@ from omni_core.messages import (
     Shutdown,
     ToStage,
 )
-from omni_core.types import (
-    Finished,
-    Message,
-    Modality,
-    Request,
-    RequestParams,
-    SamplingParams,
-    TextPart,
-)
+from omni_core.types import Finished, Request
 
 _STALL_S: Final = 300.0
 """A process that is not ready and has reported nothing for so long is taken for dead."""
 _CRASH_GRACE_S: Final = 1.0
 """For a process that has reported its crash to print it and leave."""
-_WARM_UP_TEXT: Final = "Hello"
-_WARM_UP_TOKENS: Final = 4
 _WARM_UP_PAUSE_S: Final = 1.0
 
 log = logging.getLogger("omni.runtime")
@@ -115,14 +106,17 @@ class Supervisor:
         self._launcher = Launcher(run_dir, janitor, self._exited)
         for replica in self._fleet.replicas:
             await self._spawn(replica)
-        while any(replica.state in ("starting", "dead") for replica in self._fleet.replicas):
-            await self._until_news()
-        self._on_progress("pipeline", "warm-up request")
-        try:
-            await self._warm_up()
-        except StageDiedError:
-            raise await self.failed() from None  # which has its last words
-        self.serving = True
+        while not self.serving:
+            while any(replica.state in ("starting", "dead") for replica in self._fleet.replicas):
+                await self._until_news()
+            self._on_progress("pipeline", "warm-up request")
+            try:
+                await self._warm_up()
+            except StageDiedError:
+                if any(replica.state == "dead" for replica in self._fleet.replicas):
+                    raise await self.failed() from None  # which has its last words
+                continue  # it was a guest, whose place is open again
+            self.serving = True
 
     async def failed(self) -> OmniError:
         """Wait until the pipeline cannot go on; what it is that ended it."""
@@ -168,7 +162,7 @@ class Supervisor:
         """Ask every process to leave; insist after `grace_s`."""
         self._rest()
         if self._launcher is not None:
-            for process in self._fleet.living():
+            for process in self._guests.present():
                 self._peers.send(process, Shutdown())
             await self._launcher.stop(grace_s)
 
@@ -213,8 +207,8 @@ class Supervisor:
         detail = f"{crash.stage}: {crash.error.message}"
         if not self.serving:
             self.give_up(StageError(f"stage {detail}"))
-        self._lost(replica, detail)
         self._kill_after(_CRASH_GRACE_S, replica.process)
+        self._lost(replica, detail)
 
     def _exited(self, child: Child) -> None:
         replica = self._fleet.find(child.name)
@@ -233,7 +227,7 @@ class Supervisor:
         self._no_news_expected(replica)
         self._peers.forget(process)
         self._coordinator.process_died(process, detail)
-        for other in self._fleet.living():
+        for other in self._guests.present():
             self._peers.send(other, PeerDied(process=process))
         self._on_death(process)
         self._guests.forget(process)
@@ -276,15 +270,21 @@ class Supervisor:
     def _called(self, hello: Hello) -> None:
         try:
             parse_tcp(hello.address)
+            place = self._guests.place_for(hello)
+            if isinstance(place, str):
+                self._guests.turn_away(hello, place)
+            else:
+                self._let_in(place, hello)
         except ValueError as exc:
             log.error("a guest that cannot be answered: %s", exc)
-            return
-        place = self._guests.place_for(hello)
-        if isinstance(place, str):
-            self._guests.turn_away(hello, place)
-            return
+
+    def _let_in(self, place: Replica, hello: Hello) -> None:
         log.info("stage process %r runs at %s", place.process, hello.address)
-        self._guests.welcome(place, hello, self._line_broke)
+        try:
+            self._guests.welcome(place, hello, self._line_broke)
+        except ValueError:
+            self._lost(place, "its address cannot be used")
+            raise
         self._peers.send(place.process, setup_of_guest(self._blueprints[place.name].setup, place))
         self._expect_news(place)
 
@@ -309,9 +309,16 @@ class Supervisor:
         missing = ", ".join(sorted(replica.missing))
         error = f"start-up stalled: no news of {missing} for {_STALL_S:.0f} s"
         log.error("%s", error)
-        if not self.serving:
+        if not self.serving and replica not in self._guests:
             self.give_up(StageError(error))
-        self._kill_after(0.0, replica.process)
+        self._end_process(replica, error)
+
+    def _end_process(self, replica: Replica, reason: str) -> None:
+        if replica in self._guests:
+            self._guests.dismiss(replica.process, reason)
+            self._lost(replica, reason)
+        else:
+            self._kill_after(0.0, replica.process)
 
     def _kill_after(self, seconds: float, process: str) -> None:
         assert self._launcher is not None
@@ -341,17 +348,17 @@ class Supervisor:
             except OmniError as error:
                 log.error("the warm-up request failed: %s", error)
                 if not error.retryable:
-                    self._kill_built()
                     return
                 await asyncio.sleep(_WARM_UP_PAUSE_S)
             else:
                 return
 
-    def _kill_built(self) -> None:
+    def _end_fresh(self, pins: Mapping[str, str], error: OmniError) -> None:
         """Whoever cannot serve a warm-up request does not serve; its successor may."""
-        for replica in self._fleet.replicas:
-            if replica.state == "built":
-                self._kill_after(0.0, replica.process)
+        for process in set(pins.values()):
+            replica = self._fleet.find(process)
+            if self.serving and replica is not None and replica.state == "built":
+                self._end_process(replica, f"the warm-up request failed: {error}")
 
     async def _pass(self, request: Request) -> dict[str, str]:
         active = self._coordinator.submit(request, warm_up=True)
@@ -364,7 +371,13 @@ class Supervisor:
                     if isinstance(events[-1], Finished):
                         return active.pins
         except TimeoutError as exc:
-            raise StageError(f"the warm-up request took more than {_STALL_S:.0f} s") from exc
+            late = StageError(f"the warm-up request took more than {_STALL_S:.0f} s")
+            self._end_fresh(active.pins, late)
+            raise late from exc
+        except OmniError as error:
+            if not error.retryable:
+                self._end_fresh(active.pins, error)
+            raise
         finally:
             self._coordinator.release(active)
 
@@ -383,13 +396,3 @@ class Supervisor:
             timer.cancel()
         for task in self._tasks:
             task.cancel()
-
-
-def warm_up_request(modalities: tuple[Modality, ...], stages: tuple[str, ...]) -> Request:
-    """A short request for these modalities."""
-    short = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS)
-    hello = Message(role="user", content=(TextPart(text=_WARM_UP_TEXT),))
-    params = RequestParams(
-        modalities=modalities, sampling=short, stage_params=dict.fromkeys(stages, short)
-    )
-    return Request(messages=(hello,), params=params, request_id="warm-up")
