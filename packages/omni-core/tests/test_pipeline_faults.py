@@ -21,7 +21,7 @@ from omni_core.addresses import COORDINATOR, address
 from omni_core.codec import batch
 from omni_core.config import Layout
 from omni_core.coordinator import runtime as runtime_module
-from omni_core.coordinator import supervisor as supervisor_module
+from omni_core.coordinator import warm_up
 from omni_core.coordinator.launcher import Child
 from omni_core.coordinator.runtime import Runtime
 from omni_core.errors import NotReadyError, ProtocolError, StageError
@@ -259,7 +259,7 @@ async def test_start_up_that_is_given_up_waits_for_no_factory(tmp_path: Path) ->
 async def test_a_stage_that_ends_on_the_warm_up_request_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_WARM_UP_TEXT", word)
+    monkeypatch.setattr(warm_up, "_WARM_UP_TEXT", word)
     pipeline = load(tmp_path)
     told = "writer: RuntimeError: asked to crash" if word.startswith("crash") else "with code 3"
     with pytest.raises(StageError, match=told):

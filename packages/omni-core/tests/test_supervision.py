@@ -16,7 +16,7 @@ import pytest
 
 from omni_core.addresses import segments
 from omni_core.coordinator import backoff as backoff_module
-from omni_core.coordinator import supervisor as supervisor_module
+from omni_core.coordinator import supervisor, warm_up
 from omni_core.coordinator.coordinator import Active, Coordinator
 from omni_core.coordinator.health import Health
 from omni_core.coordinator.runtime import Runtime
@@ -194,7 +194,7 @@ async def test_a_process_that_keeps_dying_ends_the_pipeline_with_the_cause(
 async def test_a_successor_that_fails_its_warm_up_is_started_again(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_WARM_UP_TEXT", "fail:writer")
+    monkeypatch.setattr(warm_up, "_WARM_UP_TEXT", "fail:writer")
     os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
     await until(pipeline, lambda health: health.stages["voice"].restarts == 2, BACK_S)
     assert pipeline.health().status == "degraded"
@@ -216,7 +216,7 @@ async def test_a_warm_up_that_may_succeed_later_is_repeated(
         return submit(self, request, warm_up=warm_up)
 
     monkeypatch.setattr(Coordinator, "submit", refuse_once)
-    monkeypatch.setattr(supervisor_module, "_WARM_UP_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_WARM_UP_PAUSE_S", 0.0)
     os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
     await until(pipeline, lambda health: health.stages["voice"].restarts == 1, BACK_S)
     await until(pipeline, is_ready, BACK_S)
@@ -227,7 +227,7 @@ async def test_a_warm_up_that_may_succeed_later_is_repeated(
 async def test_a_successor_that_says_nothing_is_given_up(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "_STALL_S", 0.0)
+    monkeypatch.setattr(supervisor, "_STALL_S", 0.0)
     os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
     await until(pipeline, lambda health: health.stages["voice"].restarts == 2, BACK_S)
     monkeypatch.undo()
