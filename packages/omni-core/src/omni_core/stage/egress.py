@@ -20,7 +20,7 @@ from omni_core.codec import Codec, Frame, batch
 from omni_core.curve import MAX_FRAME_BYTES
 from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import ToCoordinator, ToStage
-from omni_core.stage.line import WATCHED, LineWatch
+from omni_core.stage.line import LineWatch
 
 _BATCH_MESSAGES: Final = 64
 _BATCH_BYTES: Final = 128 * 1024
@@ -151,7 +151,6 @@ class _Line:
         self._bytes = 0
         self._frames: list[Frame] = []
         self._connected = False
-        self._watched = False
         self._waiting: list[list[Frame]] = []
         """Sent before anybody has said where the peer is: it is about to start."""
 
@@ -165,10 +164,9 @@ class _Line:
 
     def watch(self, book: AddressBook, peer: str) -> LineWatch:
         """See `Egress.watch`."""
-        self._watched = True
-        events = self._outbound.get_monitor_socket(WATCHED)
+        watch = LineWatch(self._outbound)
         self.connect(book, peer)
-        return LineWatch(events)
+        return watch
 
     def load(self, frames: list[Frame]) -> bool:
         """Add a message and its frames; whether the batch must leave now."""
@@ -193,8 +191,6 @@ class _Line:
 
     def close(self, linger_ms: int | None = None) -> None:
         """Close the socket; None waits as long as its context does for what is on its way."""
-        if self._watched:
-            self._outbound.disable_monitor()
         self._outbound.close(linger_ms)
 
 

@@ -16,8 +16,7 @@ _REFUSED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
-"""The events a monitor has to deliver for `LineWatch`."""
+_WATCHED: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 _EVENT: Final = struct.Struct("<HI")
 
 
@@ -32,12 +31,14 @@ class LineState(Enum):
 
 
 class LineWatch:
-    """Follows one line by its monitor socket; for one thread."""
+    """Follows one line by its monitor socket; for one thread. To be closed before the line is."""
 
-    def __init__(self, events: zmq.Socket[bytes]) -> None:
-        self._events = events
+    def __init__(self, outbound: zmq.Socket[bytes]) -> None:
+        """`outbound` is not connected yet, or some of what becomes of it is missed."""
+        self._outbound = outbound
+        self._events = outbound.get_monitor_socket(_WATCHED)
         self._state = LineState.CALLING
-        descriptor = events.getsockopt(zmq.FD)
+        descriptor = self._events.getsockopt(zmq.FD)
         assert isinstance(descriptor, int)
         self.descriptor = descriptor
         """Becomes readable when something has happened. It tells of changes only: call `look`
@@ -53,7 +54,9 @@ class LineWatch:
             self._follow(_EVENT.unpack(event)[0])
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching. The events must end first: ZMQ's thread waits for ever to deliver one to a
+        socket that is closed, and so does who closes the line then."""
+        self._outbound.disable_monitor()
         self._events.close(0)
 
     def _follow(self, event: int) -> None:
