@@ -169,6 +169,7 @@ class StageProcess:
         log.error("%s", reason)
         self._exit_code = 1
         self._stopping = True
+        self._wake()  # we may be on our way to wait for news
 
     # -- the loop's verbs
 
