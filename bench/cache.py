@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,7 +13,6 @@ from statistics import median
 from typing import Final
 
 import numpy as np
-from PIL import Image
 
 from checkpoint import build_endless
 from omni_core.pipeline import Pipeline
@@ -27,6 +25,7 @@ from omni_core.types import (
     SamplingParams,
     TextPart,
 )
+from pictures import noise_png
 from processes import pss_bytes
 from results import Case, Report
 
@@ -222,8 +221,4 @@ class Asker:
         return f"{self._asked} foxes: what do you see?"
 
     def _picture(self) -> bytes:
-        """A PNG of noise that no one has seen."""
-        pixels = self._random.integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "png")
-        return file.getvalue()
+        return noise_png(self._random, PIXELS)

@@ -29,6 +29,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "gpu.relay": "tensors from process to process on a card, pooled and direct",
     "orchestration": "requests and small chunks through three stages that do nothing",
     "relay": "tensors through three stages that do nothing, beside copying them",
+    "transport": "one speech request over edges in a process, shared memory and TCP",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
 }
 

@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 POLL_S: Final = 0.05
@@ -42,8 +43,7 @@ class Server:
 @contextmanager
 def omni_server(checkpoint: str, *arguments: str) -> Iterator[Server]:
     """Serve a checkpoint on the CPU, on a free port of the loopback interface, until the end."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = ["--device", "cpu", "--port", str(port), "--model-path", checkpoint, *arguments]
     with child([sys.executable, "-m", "omni_server", "serve", *options]) as process:
         news, url = _News(process), f"http://127.0.0.1:{port}"
@@ -55,6 +55,13 @@ def omni_server(checkpoint: str, *arguments: str) -> Iterator[Server]:
             stages=stages,
             lines=news.lines,
         )
+
+
+def free_port() -> int:
+    """One of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @contextmanager
@@ -70,6 +77,21 @@ def child(command: list[str]) -> Iterator[subprocess.Popen[str]]:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+@contextmanager
+def guest(stage: str, listen: str, secret_file: Path) -> Iterator[None]:
+    """`omni stage`, dialling in there; it leaves with its pipeline, and is killed if it stays."""
+    way = ["--connect", listen, "--secret-file", str(secret_file)]
+    command = [sys.executable, "-m", "omni_server", "stage", stage, *way]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            print(f"guest {stage!r} has not left within {STOP_S:g} s", file=sys.stderr)
+        finally:
+            process.kill()
 
 
 class _News:
