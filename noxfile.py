@@ -252,7 +252,8 @@ def faults(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Load, disconnects and kills for 10 minutes: nothing lost, nothing left; `-- --help`."""
     install(session, *NEEDS)
-    environment = {**ONE_THREAD, "PYTHONPATH": str(ROOT / "tests" / "parity")}
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/parity", "bench"))
+    environment = {**ONE_THREAD, "PYTHONPATH": path}
     session.run("python", "tests/faults/soak.py", *session.posargs, env=environment)
 
 

@@ -19,7 +19,7 @@ _CPU_TICKS = slice(11, 15)
 
 def tree(root: int) -> list[int]:
     """`root` and all its living descendants."""
-    parents = {pid: int(fields[_PARENT]) for pid, fields in _all_stats()}
+    parents = {pid: int(fields[_PARENT]) for pid, fields in all_stats()}
     found = [root]
     for pid in found:  # grows while it is walked
         found += [child for child, parent in parents.items() if parent == pid]
@@ -30,7 +30,7 @@ def cpu_seconds(root: int) -> float:
     """User and system time that `root` and its descendants have taken so far."""
     ticks = 0
     members = set(tree(root))
-    for pid, fields in _all_stats():
+    for pid, fields in all_stats():
         if pid in members:
             ticks += sum(int(field) for field in fields[_CPU_TICKS])
     return ticks / _TICKS_PER_S
@@ -46,7 +46,7 @@ def pss_bytes(pid: int) -> dict[str, int]:
     return {part: sizes[name] for part, name in parts.items()}
 
 
-def _all_stats() -> Iterator[tuple[int, list[str]]]:
+def all_stats() -> Iterator[tuple[int, list[str]]]:
     """(pid, fields of its stat file from the state on) of every process still there."""
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from processes import all_stats
 
 _PROC: Final = Path("/proc")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -143,15 +144,4 @@ def _descendants(root: int) -> dict[int, tuple[str, int]]:
 
 
 def _all_states() -> dict[int, tuple[str, int]]:
-    return {pid: (fields[_STATE], int(fields[_PARENT])) for pid, fields in _all_stats()}
-
-
-def _all_stats() -> Iterator[tuple[int, list[str]]]:
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = (entry / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        yield int(entry.name), text.rpartition(")")[2].split()
+    return {pid: (fields[_STATE], int(fields[_PARENT])) for pid, fields in all_stats()}

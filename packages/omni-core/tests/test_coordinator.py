@@ -14,6 +14,7 @@ from omni_core.errors import (
     MediaError,
     NotReadyError,
     OmniError,
+    ProtocolError,
     RequestError,
     StageDiedError,
 )
@@ -112,6 +113,19 @@ def test_dones_in_any_order_finish_exactly_once() -> None:
         assert active.ended
     assert desk.coordinator.in_flight == 0
     assert desk.aborted() == set()
+
+
+@pytest.mark.parametrize(
+    "false", [{"stage": "nowhere"}, {"stage": "entry", "opened": ("nowhere",)}]
+)
+def test_the_end_of_a_stage_that_no_request_visits_fails_the_request(false: dict[str, Any]) -> None:
+    desk = Desk()
+    active = desk.submit()
+    base = {"start_s": 0.0, "first_output_s": None, "end_s": 0.0}
+    desk.coordinator.handle(Done(request_id=active.request_id, **base, **false))
+    [error] = events(active)
+    assert isinstance(error, ProtocolError)
+    assert desk.coordinator.in_flight == 0
 
 
 def test_a_text_request_needs_no_voice_and_ends_without_it() -> None:

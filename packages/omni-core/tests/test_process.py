@@ -67,8 +67,9 @@ def setup(version: int = 1) -> Setup:
 
 def receive(process: StageProcess) -> None:
     """Wait for something to arrive, and take it."""
-    while not process._receive():
+    while not (arrived := process._ingress.read()):
         assert select.select([process._ingress.descriptor], [], [], 5.0)[0]
+    process._take(arrived)
 
 
 def posted(process: StageProcess) -> list[Any]:

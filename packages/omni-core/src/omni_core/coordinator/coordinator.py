@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -29,6 +30,7 @@ from omni_core.errors import (
     NotReadyError,
     OmniError,
     OverloadedError,
+    ProtocolError,
     RateLimitError,
     RequestCancelledError,
     RequestError,
@@ -46,6 +48,9 @@ Send: TypeAlias = Callable[[str, ToStage], None]
 
 CLIENT = "client"
 """The source of a request's first payload."""
+_NO_USAGE: Final = Usage()
+
+log = logging.getLogger("omni.coordinator")
 
 
 class Timer(Protocol):
@@ -54,8 +59,6 @@ class Timer(Protocol):
     def cancel(self) -> object:
         """Do not call."""
 
-
-_NO_USAGE: Final = Usage()
 
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 """(seconds, function): as `asyncio.AbstractEventLoop.call_later`."""
@@ -273,7 +276,7 @@ class Coordinator:
         try:
             active.pins = self._fleet.pin(active.needed, warm_up=warm_up)
             self._enter(active, active.pins)
-        except Exception as exc:  # noqa: BLE001 - request edge
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             self._forget(active)
             active.events.put(_refusal(exc))
 
@@ -327,6 +330,9 @@ class Coordinator:
                 )
 
     def _stage_done(self, active: Active, done: Done) -> None:
+        if not active.needed.issuperset((done.stage, *done.opened)):
+            self._fail(active, ProtocolError(f"{done.stage!r} ended what is none of its requests"))
+            return
         active.done.add(done.stage)
         active.visited.update(done.opened)
         if done.usage != _NO_USAGE:
@@ -384,4 +390,6 @@ def _refusal(exc: Exception) -> OmniError:
     """What a request ends with that could not be sent to its entry."""
     if isinstance(exc, (TypeError, ValueError, OverflowError, RecursionError)):  # as encoders say
         return RequestError(f"the request cannot be encoded: {exc}")
+    if not isinstance(exc, OmniError):
+        log.error("a request cannot be started", exc_info=exc)
     return as_omni_error(exc)

@@ -30,7 +30,8 @@ _MAX_FAR_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
 
 
 class Egress:
-    """Sends from any thread, never waits; messages of one thread to one peer keep their order.
+    """Sends from any thread; messages of one thread to one peer keep their order. It waits for room
+    in a relay, and for nothing else.
 
     A thread that has once called `flush` works in turns: what it posts from then on leaves with its
     next `flush`. What any other thread posts leaves at once.

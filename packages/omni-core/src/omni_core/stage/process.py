@@ -109,7 +109,7 @@ class StageProcess:
                 woken_by = [descriptor for descriptor, _ in news.poll()]
                 if self._wake_read.fileno() in woken_by:
                     self._wake_read.recv(4096)
-            self._receive()
+            self._take(self._ingress.read())
         self._close()
         return self._exit_code
 
@@ -167,21 +167,16 @@ class StageProcess:
     def _leave(self, reason: str) -> None:
         """Stop: we are of no use here."""
         log.error("%s", reason)
-        self._exit_code = 1
-        self._stopping = True
-        self._wake()  # we may be on our way to wait for news
+        self._stop_failed()
 
     # -- the loop's verbs
 
-    def _receive(self) -> bool:
-        """Take what has arrived; False if nothing has."""
-        messages: list[ToStage | Refused] = self._ingress.read()
-        for message in messages:
+    def _take(self, arrived: list[ToStage | Refused]) -> None:
+        for message in arrived:
             if isinstance(message, Refused):
                 self._refuse(message.request_id, message.error)
             else:
                 self._dispatch(message)
-        return bool(messages)
 
     def _refuse(self, request_id: str | None, error: ProtocolError) -> None:
         """One bad message fails its own request, not the process."""
@@ -282,9 +277,12 @@ class StageProcess:
 
     def _crash(self, stage: str, error: ErrorInfo) -> None:
         self._egress.post(COORDINATOR, Crash(process=self._name, stage=stage, error=error))
+        self._stop_failed()
+
+    def _stop_failed(self) -> None:
         self._exit_code = 1
         self._stopping = True
-        self._wake()
+        self._wake()  # the loop may be on its way to wait for news
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # full of wake-ups already
