@@ -15,9 +15,10 @@ from omni_core.janitor import Janitor
 
 WITHIN_S = 10.0
 PARENT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from omni_core.janitor import Janitor
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored, if whoever runs the tests ignores it
 directory = Path(sys.argv[1])
 janitor = Janitor(directory)
 directory.mkdir()
@@ -57,6 +58,7 @@ def test_a_killed_parent_leaves_neither_files_nor_processes(tmp_path: Path, numb
             assert is_running(gone), "it was no longer to be watched"
         finally:
             os.kill(gone, signal.SIGKILL)
+            parent.kill()
 
 
 def test_a_dismissed_janitor_cleans_up_and_is_no_zombie(tmp_path: Path) -> None:
