@@ -100,7 +100,7 @@ class Target:
         return text
 
     def gauges(self) -> dict[tuple[str, str], float]:
-        """{(stage, name): number}: what the stages say of themselves."""
+        """{(stage, name): number}: what those stages that answer in time say of themselves."""
         return {
             (stage, name): float(value) for name, stage, value in _GAUGE.findall(self.metrics())
         }

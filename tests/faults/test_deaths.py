@@ -87,7 +87,7 @@ async def test_of_the_echo_pipeline(echo_target: Target, victim: str, told_s: fl
         [{**spoken, "stream": True}, spoken, saying("hang", "text")],
     )
     await asyncio.to_thread(
-        until, lambda: echo_target.gauges()["writer", "running"] == 3, 20, "all hang"
+        until, lambda: echo_target.gauges().get(("writer", "running")) == 3, 20, "all hang"
     )
     killed_s = kill(before[victim])
     check_told(await streamed, await whole, killed_s + told_s)
@@ -107,7 +107,7 @@ async def test_of_the_tiny_checkpoint(tiny_target: Target, victim: str, told_s: 
     long = endless(spoken=True)
     tasks = await in_flight(tiny_target, [long.written(stream=stream) for stream in (True, False)])
     await asyncio.to_thread(
-        until, lambda: tiny_target.gauges()["code2wav", "running"] == 2, 30, "both speak"
+        until, lambda: tiny_target.gauges().get(("code2wav", "running")) == 2, 30, "both speak"
     )
     health = tiny_target.health()["stages"]
     pid = tiny_target.processes()[victim]

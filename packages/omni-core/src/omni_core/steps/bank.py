@@ -83,7 +83,7 @@ class StepBank:
 
     def stats(self) -> dict[str, float]:
         """Calls of all steps by implementation, for the metrics of the stage's scheduler."""
-        counts = [spec.counts for spec in self._specs.values()]
+        counts = [spec.counts for spec in list(self._specs.values())]  # others add to it meanwhile
         return {
             "step_calls_eager": sum(c.eager for c in counts),
             "step_calls_compiled": sum(c.compiled for c in counts),
