@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,15 +47,19 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
         ears = {peer: context.socket(zmq.PULL) for peer in ("a", "b")}
         for peer, ear in ears.items():
             book.listen(ear, peer, None)
-        egress = Egress(context, book, Codec())
+        egress = Egress(context, book, Codec(), never)
         yield Ends(egress, ears)
         egress.close()
         for ear in ears.values():
             ear.close()
 
 
-def chunk(data: object) -> StreamChunk:
-    return StreamChunk(request_id="r", source="s", target="t", data=data)
+def never(peer: str, request_ids: list[str]) -> None:
+    raise AssertionError(f"{peer} refused messages of {request_ids}")
+
+
+def chunk(data: object, request_id: str = "r") -> StreamChunk:
+    return StreamChunk(request_id=request_id, source="s", target="t", data=data)
 
 
 def test_a_thread_without_turns_sends_at_once(ends: Ends) -> None:
@@ -127,7 +133,7 @@ def test_an_ingress_says_whether_there_is_more(tmp_path: Path) -> None:
     book = AddressBook.of_run(tmp_path)
     with zmq.Context() as context:
         ingress = Ingress(context, book, "a", Codec(), ToStage)
-        egress = Egress(context, book, Codec())
+        egress = Egress(context, book, Codec(), never)
         taken: list[int] = []
         bursts = 0
         for number in range(100):
@@ -147,7 +153,35 @@ def test_an_ingress_says_whether_there_is_more(tmp_path: Path) -> None:
 
 def test_a_message_for_another_host_leaves_room_for_its_batch() -> None:
     with zmq.Context() as context:
-        egress = Egress(context, AddressBook(None, Curve.derive("a secret")), Codec())
+        egress = Egress(context, AddressBook(None, Curve.derive("a secret")), Codec(), never)
         with pytest.raises(PayloadTooLargeError, match="in one piece"):
             egress.post("far", chunk(bytes(MAX_FRAME_BYTES - 1000)))
         egress.close()
+
+
+def test_a_stranger_at_a_peers_address_costs_the_requests_sent_there() -> None:
+    refused: list[tuple[str, list[str]]] = []
+    noticed = threading.Event()
+
+    def note(peer: str, request_ids: list[str]) -> None:
+        refused.append((peer, request_ids))
+        noticed.set()
+
+    book = AddressBook(None, Curve.derive("a secret"))
+    with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as stranger:
+        book.learn("far", f"tcp://127.0.0.1:{stranger.getsockname()[1]}")
+        egress = Egress(context, book, Codec(), note)
+        egress.post("far", chunk(0, "before anybody answers"))
+        with stranger.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4)
+            deadline_s = time.monotonic() + PATIENCE_MS / 1000
+            while not noticed.wait(0.01):
+                assert time.monotonic() < deadline_s, "a broken line takes everything"
+                egress.post("far", chunk(1, "one"))
+        egress.flush()  # this thread works in turns from now on
+        for request_id in ("two", "three", "three"):
+            egress.post("far", chunk(2, request_id))
+        egress.flush()
+        assert refused == [("far", ["one"]), ("far", ["two", "three"])]
+        egress.close()
+        context.destroy(linger=0)

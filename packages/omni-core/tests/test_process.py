@@ -56,7 +56,7 @@ class RecordingEgress(Egress):
 def process(tmp_path: Path) -> Iterator[StageProcess]:
     segments(tmp_path).mkdir()
     made = StageProcess("front", Home.of_run(tmp_path))
-    made._egress = RecordingEgress(made._context, AddressBook(tmp_path), Codec())
+    made._egress = RecordingEgress(made._context, AddressBook(tmp_path), Codec(), made._fail_unsent)
     yield made
     made._close()
 
@@ -142,7 +142,9 @@ def test_another_version_is_refused(process: StageProcess) -> None:
 def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:
     with zmq.Context() as context, context.socket(zmq.PULL) as ear:
         ear.bind(address(tmp_path, COORDINATOR))
-        process._egress = Egress(process._context, AddressBook(tmp_path), Codec())
+        process._egress = Egress(
+            process._context, AddressBook(tmp_path), Codec(), process._fail_unsent
+        )
         report = process._stage_context(DOC, setup()).report
         threads = [threading.Thread(target=report, args=(str(n),)) for n in range(8)]
         for thread in threads:

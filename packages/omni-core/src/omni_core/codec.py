@@ -125,7 +125,7 @@ class Codec:
             try:
                 messages[place] = _decode(decoder, raw)
             except ProtocolError as exc:
-                messages[place] = Refused(exc, _request_of(raw))
+                messages[place] = Refused(exc, request_of(raw))
                 self._scavenge(raw)
         return messages
 
@@ -159,18 +159,19 @@ def batch(encoded: Sequence[Frame]) -> bytes:
     return b"".join((_ARRAY_32.pack(0xDD, len(encoded)), *encoded))
 
 
+def request_of(encoded: Frame) -> str | None:
+    """The request that an encoded message is about, if it is about one."""
+    try:
+        return msgspec.msgpack.decode(encoded, type=_Address).request_id
+    except _UNREADABLE:
+        return None
+
+
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: Frame) -> Any:
     try:
         return decoder.decode(data)
     except _UNREADABLE as exc:
         raise ProtocolError(f"undecodable message: {exc}") from exc
-
-
-def _request_of(raw: Frame) -> str | None:
-    try:
-        return msgspec.msgpack.decode(raw, type=_Address).request_id
-    except _UNREADABLE:
-        return None
 
 
 class _Outgoing:

@@ -27,14 +27,20 @@ class CoordinatorLinks:
     What one round of the event loop sends to the same process leaves together, at its end.
     """
 
-    def __init__(self, book: AddressBook, codec: Codec, tcp: str | None = None) -> None:
-        """`tcp` is where other hosts reach us, if they may."""
+    def __init__(
+        self,
+        book: AddressBook,
+        codec: Codec,
+        on_refused: Callable[[str, list[str]], None],
+        tcp: str | None = None,
+    ) -> None:
+        """`on_refused` is that of `Egress`; `tcp` is where other hosts reach us, if they may."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._book = book
         self._watched: dict[str, tuple[LineWatch, Callable[[str], None]]] = {}
         self._ingress = Ingress(self._context, book, COORDINATOR, codec, ToCoordinator, tcp=tcp)
-        self._egress = Egress(self._context, book, codec)
+        self._egress = Egress(self._context, book, codec, on_refused)
         self._flush_is_due = False
         self._news: asyncio.Event | None = None
 

@@ -23,7 +23,7 @@ from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
-from omni_core.errors import NotReadyError, OmniError, StageError
+from omni_core.errors import NotReadyError, OmniError, StageDiedError, StageError
 from omni_core.messages import (
     Crash,
     Done,
@@ -71,7 +71,8 @@ class Runtime:
             book = AddressBook(run.path)
             if network is not None and curve is not None:
                 book.open_network(curve, parse_tcp(network.listen, listening=True)[0])
-            self._links = CoordinatorLinks(book, self._codec, network.listen if network else None)
+            listen = network.listen if network else None
+            self._links = CoordinatorLinks(book, self._codec, self._fail_unsent, listen)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self._run, self.run_dir = run, run.path
@@ -163,6 +164,13 @@ class Runtime:
                     await asyncio.sleep(0)
                     told_bytes = 0
             await asyncio.sleep(0)  # more may be there at once: those whom the news is for first
+
+    def _fail_unsent(self, process: str, request_ids: list[str]) -> None:
+        """What answers where a process should be is not it."""
+        for request_id in request_ids:
+            self.coordinator.fail_request(
+                request_id, StageDiedError(f"stage process {process!r} cannot be reached")
+            )
 
     def _refuse(self, refused: Refused) -> None:
         log.error("%s", refused.error)

@@ -10,13 +10,13 @@ same process leaves as one ZMQ message, which costs both sides little more than 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zmq
 
 from omni_core.addresses import AddressBook
-from omni_core.codec import Codec, Frame, batch
+from omni_core.codec import Codec, Frame, batch, request_of
 from omni_core.curve import MAX_FRAME_BYTES
 from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import ToCoordinator, ToStage
@@ -38,13 +38,20 @@ class Egress:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], book: AddressBook, codec: Codec
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        book: AddressBook,
+        codec: Codec,
+        on_refused: Callable[[str, list[str]], None],
     ) -> None:
-        """`codec` encodes for the processes of this host; others see none of our memory."""
+        """`codec` encodes for the processes of this host; others see none of our memory.
+        `on_refused` is told a peer, and the requests of messages that what answers at its address
+        did not take."""
         self._context = context
         self._book = book
         self._codec = codec
         self._far_codec = Codec()
+        self._on_refused = on_refused
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
         self._loaded: dict[_Line, None] = {}
@@ -68,11 +75,13 @@ class Egress:
             if self._closed:
                 return
             line = self._lines.get(peer) or self._connect(peer)
-            if line.load(frames) or threading.get_ident() not in self._in_turns:
-                self._loaded.pop(line, None)
-                line.send()
-            else:
+            if not line.load(frames) and threading.get_ident() in self._in_turns:
                 self._loaded[line] = None
+                return
+            self._loaded.pop(line, None)
+            refused = line.send()
+        if refused:
+            self._on_refused(peer, _requests_of(refused))
 
     def meet(self, peer: str) -> None:
         """The book has the address of this peer now: send what has waited for that."""
@@ -96,9 +105,12 @@ class Egress:
 
     def send_held_back(self) -> None:
         """As `flush`, for a thread that need not work in turns."""
-        if self._loaded:
-            with self._lock:
-                self._send_all()
+        if not self._loaded:
+            return
+        with self._lock:
+            refused = self._send_all()
+        for peer, messages in refused.items():
+            self._on_refused(peer, _requests_of(messages))
 
     def forget(self, peer: str) -> None:
         """A peer is gone: drop what it has not taken, and take back what it was lent. Whoever comes
@@ -119,10 +131,10 @@ class Egress:
             for line in self._lines.values():
                 line.close()
 
-    def _send_all(self) -> None:
-        for line in self._loaded:
-            line.send()
-        self._loaded.clear()
+    def _send_all(self) -> dict[str, list[Frame]]:
+        """{peer: messages that were refused}."""
+        lines, self._loaded = self._loaded, {}
+        return {line.peer: refused for line in lines if (refused := line.send())}
 
     def _encode(self, peer: str, message: ToCoordinator | ToStage) -> list[Frame]:
         if self._book.is_near(peer):
@@ -139,14 +151,15 @@ class Egress:
     def _open(self, peer: str) -> _Line:
         outbound = self._context.socket(zmq.PUSH)
         outbound.setsockopt(zmq.SNDHWM, 0)
-        line = self._lines[peer] = _Line(outbound)
+        line = self._lines[peer] = _Line(peer, outbound)
         return line
 
 
 class _Line:
     """One socket, and the messages that leave together through it."""
 
-    def __init__(self, outbound: zmq.Socket[bytes]) -> None:
+    def __init__(self, peer: str, outbound: zmq.Socket[bytes]) -> None:
+        self.peer = peer
         self._outbound = outbound
         self._messages: list[Frame] = []
         self._bytes = 0
@@ -177,22 +190,34 @@ class _Line:
         full = len(self._messages) >= _BATCH_MESSAGES or self._bytes >= _BATCH_BYTES
         return full or bool(self._frames)  # only the last message of a batch may have frames
 
-    def send(self) -> None:
-        """Send what is loaded, if anything."""
-        if not self._messages:
-            return
-        header = batch(self._messages)
-        if not self._connected:
-            self._waiting.append([header, *self._frames])
-        elif self._frames:
-            self._outbound.send_multipart([header, *self._frames], copy=False)
-        else:
-            self._outbound.send(header)
+    def send(self) -> list[Frame]:
+        """Send what is loaded, if anything; returns the messages that were refused."""
+        messages, frames = self._messages, self._frames
+        if not messages:
+            return []
         self._messages, self._frames, self._bytes = [], [], 0
+        header = batch(messages)
+        if not self._connected:
+            self._waiting.append([header, *frames])
+            return []
+        try:
+            if frames:
+                self._outbound.send_multipart([header, *frames], zmq.DONTWAIT, copy=False)
+            else:
+                self._outbound.send(header, zmq.DONTWAIT)
+        except zmq.Again:  # there is always room, but no way on once the other end has broken rules
+            return messages
+        return []
 
     def close(self, linger_ms: int | None = None) -> None:
         """Close the socket; None waits as long as its context does for what is on its way."""
         self._outbound.close(linger_ms)
+
+
+def _requests_of(messages: Sequence[Frame]) -> list[str]:
+    """Each once, in order."""
+    found = dict.fromkeys(request_of(message) for message in messages)
+    return [request_id for request_id in found if request_id is not None]
 
 
 def _check_sizes(frames: Sequence[Frame]) -> None:

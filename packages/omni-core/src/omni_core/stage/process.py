@@ -20,7 +20,7 @@ import zmq
 
 from omni_core.addresses import COORDINATOR, AddressBook, segments
 from omni_core.codec import Codec, Refused
-from omni_core.errors import ErrorInfo, ProtocolError
+from omni_core.errors import ErrorInfo, ProtocolError, StageDiedError
 from omni_core.messages import (
     PROTOCOL_VERSION,
     AbortRequest,
@@ -90,7 +90,7 @@ class StageProcess:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._ingress = Ingress(self._context, home.book, name, self._codec, ToStage, tcp=home.tcp)
-        self._egress = Egress(self._context, home.book, self._codec)
+        self._egress = Egress(self._context, home.book, self._codec, self._fail_unsent)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -186,6 +186,16 @@ class StageProcess:
             self._egress.post(
                 COORDINATOR, Fail(request_id=request_id, stage=self._name, error=info)
             )
+
+    def _fail_unsent(self, peer: str, request_ids: list[str]) -> None:
+        """What answers where a peer should be is not it."""
+        log.error("what answers at the address of process %r is not it", peer)
+        if peer == COORDINATOR:
+            return  # nobody to tell; our line to it is watched
+        error = StageDiedError(f"process {peer!r} cannot be reached from {self._name!r}")
+        for request_id in request_ids:
+            fail = Fail(request_id=request_id, stage=self._name, error=error.info(self._name))
+            self._egress.post(COORDINATOR, fail)
 
     def _dispatch(self, message: ToStage) -> None:
         match message:
