@@ -167,7 +167,7 @@ async def test_only_fresh_processes_the_warm_up_passed_are_ended(house: House) -
         house.dial_in(name)
         house.supervisor.heard(Ready(process=name, stage=name))
     house.supervisor.serving = True
-    house.supervisor._end_fresh({"voice": "voice"}, StageError("bad"))
+    house.supervisor._warm_up._blame({"voice": "voice"}, StageError("bad"))
     assert house.state("voice") == ("voice@1", "starting")
     assert house.state("ear") == ("ear", "built")
     await house.supervisor.stop(0)

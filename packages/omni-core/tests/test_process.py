@@ -18,6 +18,8 @@ from omni_core.codec import INLINE_LIMIT_BYTES, Codec, batch
 from omni_core.errors import ProtocolError
 from omni_core.messages import (
     Fail,
+    Ping,
+    Pong,
     Progress,
     Setup,
     StageDoc,
@@ -134,9 +136,14 @@ def test_a_flood_of_input_is_taken_in_bursts(process: StageProcess, tmp_path: Pa
     assert max(taken) <= 64
 
 
+def test_a_ping_is_answered(process: StageProcess) -> None:
+    process._dispatch(Ping())
+    assert posted(process) == [Pong(process="front")]
+
+
 def test_another_version_is_refused(process: StageProcess) -> None:
-    with pytest.raises(ProtocolError, match="speaks version 3, this process 2; install one"):
-        process._build(setup(version=3))
+    with pytest.raises(ProtocolError, match="speaks version 2, this process 3; install one"):
+        process._build(setup(version=2))
 
 
 def test_factories_may_report_from_their_own_threads(process: StageProcess, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +179,16 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stage: str
 
 
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask whether the process still turns its loop; it answers with `Pong`."""
+
+
+class Pong(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It does."""
+
+    process: str
+
+
 class StatsQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask for the counters of every stage of the process."""
 
@@ -215,10 +225,11 @@ ToStage: TypeAlias = (
     | PeerAt
     | TurnedAway
     | PeerDied
+    | Ping
     | StatsQuery
     | Shutdown
 )
 ToCoordinator: TypeAlias = (
-    Hello | Progress | Ready | Emit | Done | Fail | Released | StatsReply | Crash
+    Hello | Progress | Ready | Emit | Done | Fail | Released | Pong | StatsReply | Crash
 )
 AnyMessage: TypeAlias = ToStage | ToCoordinator

@@ -27,6 +27,7 @@ from omni_core.coordinator.guests import Network
 from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
+from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
@@ -70,6 +71,7 @@ class Pipeline:
         on_progress: Callable[[str, str], None] | None = None,
         limits: AdmissionLimits | None = None,
         network: Network | None = None,
+        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
         self.observer: Observer = Silent()
@@ -86,6 +88,7 @@ class Pipeline:
         self._on_progress = on_progress or (lambda stage, text: None)
         self._limits = limits
         self._network = network
+        self._watchdog_timeout_s = watchdog_timeout_s
         self._runtime: Runtime | None = None
 
     @classmethod
@@ -105,15 +108,16 @@ class Pipeline:
         plugins: Plugins | None = None,
         limits: AdmissionLimits | None = None,
         network: Network | None = None,
+        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> Pipeline:
-        """Find the pipeline for a checkpoint and check its configuration; starts nothing yet.
+        """Find the pipeline for a checkpoint and check its configuration; a ConfigError lists every
+        problem. Starts nothing yet. `plugins` are those discovered if not given.
 
         `config` is a configuration file; what is given beside it counts more. `overrides` maps
         "stage.field" to its value as written on a command line. `on_progress` is called with
-        (stage, what it is doing) during start-up. `plugins` are those discovered if not given.
-        `limits` say how many requests may be there at once; `network` which processes are started
-        on other hosts, and how these reach us.
-        Raises a ConfigError that lists every problem.
+        (stage, what it is doing) during start-up. `limits` say how many requests may be there at
+        once, `network` which processes other hosts run. One that has requests and does not answer
+        for `watchdog_timeout_s` is replaced.
         """
         flags = {"variant": variant, "device": device, "dtype": dtype}
         flags |= {"ar_engine": ar_engine, "compile": compile, "layout": layout}
@@ -121,13 +125,10 @@ class Pipeline:
         directory = checkpoint_directory(checkpoint_path(model_path, file))
         pipeline = (plugins or Plugins().discover()).pipeline_for(architectures(directory))
         info = model_info(pipeline, directory)
-        resolved = resolve(
-            pipeline,
-            Asked(flags=flags, overrides=overrides or {}, file=file),
-            cards=devices.cuda_device_count(),
-            info=info,
-        )
-        return cls(_plan(directory, resolved), resolved, info, on_progress, limits, network)
+        asked = Asked(flags=flags, overrides=overrides or {}, file=file)
+        resolved = resolve(pipeline, asked, cards=devices.cuda_device_count(), info=info)
+        plan = _plan(directory, resolved)
+        return cls(plan, resolved, info, on_progress, limits, network, watchdog_timeout_s)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
@@ -138,6 +139,7 @@ class Pipeline:
             limits=self._limits,
             observer=self.observer,
             network=self._network,
+            watchdog_timeout_s=self._watchdog_timeout_s,
         )
         try:
             await self._runtime.start()
@@ -167,8 +169,8 @@ class Pipeline:
 
     async def batches(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """As `generate`; events that are there together come together, and are never waited for."""
-        coordinator = self._running().coordinator
-        active = coordinator.submit(request)
+        runtime = self._running()
+        active = runtime.submit(request)
         try:
             ended = False
             while not ended:
@@ -179,7 +181,7 @@ class Pipeline:
                     raise error
                 ended = isinstance(events[-1], Finished)
         finally:
-            coordinator.release(active)
+            runtime.coordinator.release(active)
 
     def cancel(self, request_id: str, client: str = "") -> int:
         """End every request that this client has sent under this id and that has not ended, with a

@@ -11,6 +11,8 @@ from typing import Final
 
 DEATHS: Final = 5
 """So many within the window, or in a row before it was ever ready, are a crash loop."""
+LOOP_PAUSE_S: Final = 60.0
+"""Until the next try of one in a crash loop that can be done without."""
 _WINDOW_S: Final = 60.0
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0

@@ -7,7 +7,6 @@ runs on the event loop of its owner and holds no lock.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
@@ -15,7 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
@@ -24,6 +23,7 @@ from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.mailbox import Mailbox
+from omni_core.coordinator.timers import CallLater, Timer, on_loop
 from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
     DeadlineError,
@@ -51,21 +51,6 @@ CLIENT = "client"
 _NO_USAGE: Final = Usage()
 
 log = logging.getLogger("omni.coordinator")
-
-
-class Timer(Protocol):
-    """What `CallLater` returns."""
-
-    def cancel(self) -> object:
-        """Do not call."""
-
-
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
-"""(seconds, function): as `asyncio.AbstractEventLoop.call_later`."""
-
-
-def _call_later(delay_s: float, call: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(delay_s, call)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +105,7 @@ class Coordinator:
         limits: AdmissionLimits | None = None,
         unread: Unread[Active] | None = None,
         observer: Observer | None = None,
-        call_later: CallLater = _call_later,
+        call_later: CallLater = on_loop,
     ) -> None:
         self._stages = {stage.name: stage for stage in stages}
         self._fleet = fleet

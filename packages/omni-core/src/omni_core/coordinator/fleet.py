@@ -19,6 +19,10 @@ from omni_core.specs import StageConfig
 
 ProcessState: TypeAlias = Literal["starting", "built", "ready", "dead"]
 """Built: its stages are there, and take the warm-up request only."""
+DeathCause: TypeAlias = Literal[
+    "exit", "crash", "hang", "start_up_stall", "warm_up", "connection", "crash_loop"
+]
+"""Why a process is no more; a crash loop is an exit after several others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +35,8 @@ class Replica:
     process: str
     state: ProcessState = "starting"
     restarts: int = 0
+    last_death: DeathCause | None = None
+    """Of the process before this one, or of this one if it is dead."""
     load: int = 0
     """Requests in flight that are pinned to the process."""
     turn: int = 0
@@ -88,6 +94,11 @@ class Fleet:
     def living(self) -> list[str]:
         """The processes that can be talked to."""
         return [replica.process for replica in self.replicas if replica.state != "dead"]
+
+    def is_replaceable(self, replica: Replica) -> bool:
+        """Whether another of its group serves."""
+        group = self.of_stage(replica.stages[0].name)
+        return any(other.state == "ready" for other in group if other is not replica)
 
     def down(self, stages: Iterable[str], *, warm_up: bool = False) -> list[str]:
         """The stages among these that no process takes a request for now."""

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.coordinator.fleet import DeathCause, Fleet, Replica
 
 PipelineState: TypeAlias = Literal["starting", "ready", "degraded", "closing"]
 StageState: TypeAlias = Literal["starting", "ready", "dead"]
@@ -23,6 +23,8 @@ class ReplicaHealth(msgspec.Struct, frozen=True, kw_only=True):
     """0 while there is none."""
     state: StageState
     restarts: int = 0
+    last_death: DeathCause | msgspec.UnsetType = msgspec.UNSET
+    """Why the process before this one is gone, or this one if it is dead; left out if none is."""
 
 
 class StageHealth(ReplicaHealth, frozen=True, kw_only=True):
@@ -55,7 +57,10 @@ def stages_of(
 def _stage(replicas: list[Replica], pid: Callable[[str], int]) -> StageHealth:
     found = {
         replica.name: ReplicaHealth(
-            pid=pid(replica.process), state=_told(replica), restarts=replica.restarts
+            pid=pid(replica.process),
+            state=_told(replica),
+            restarts=replica.restarts,
+            last_death=replica.last_death or msgspec.UNSET,
         )
         for replica in replicas
     }
@@ -64,6 +69,7 @@ def _stage(replicas: list[Replica], pid: Callable[[str], int]) -> StageHealth:
         pid=best.pid,
         state=best.state,
         restarts=sum(health.restarts for health in found.values()),
+        last_death=best.last_death,
         replicas=found if len(found) > 1 else msgspec.UNSET,
     )
 

@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, assert_never
 
 from omni_core.addresses import COORDINATOR, AddressBook, parse_tcp, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.admission import AdmissionLimits
-from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.coordinator import Active, Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
@@ -23,6 +24,7 @@ from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
+from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError, StageDiedError, StageError
 from omni_core.messages import (
     Crash,
@@ -30,6 +32,7 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    Pong,
     Progress,
     Ready,
     Released,
@@ -38,7 +41,7 @@ from omni_core.messages import (
 )
 from omni_core.relay.shm import RunDirectory
 from omni_core.relay.slabs import SharedMemory, remove_leftovers
-from omni_core.types import AudioDelta
+from omni_core.types import AudioDelta, Request
 
 _STOP_GRACE_S: Final = 8.0
 _TOLD_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
@@ -57,10 +60,10 @@ class Runtime:
         limits: AdmissionLimits | None = None,
         observer: Observer | None = None,
         network: Network | None = None,
+        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
-        curve = network.keys(self._fleet.names) if network else None
         tasks = blueprints(plan, self._fleet)
         with ExitStack() as undo:
             run = RunDirectory()
@@ -68,9 +71,7 @@ class Runtime:
             shm_dir = segments(run.path)
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
-            book = AddressBook(run.path)
-            if network is not None and curve is not None:
-                book.open_network(curve, parse_tcp(network.listen, listening=True)[0])
+            book = _address_book(run.path, network, self._fleet.names)
             listen = network.listen if network else None
             self._links = CoordinatorLinks(book, self._codec, self._fail_unsent, listen)
             undo.callback(self._links.close)
@@ -87,6 +88,7 @@ class Runtime:
             *(tasks, self._fleet, self.coordinator, self._links, guests),
             on_progress,
             self._forget,
+            watchdog_timeout_s,
         )
         self._receiver: asyncio.Task[None] | None = None
         self._closing = False
@@ -119,6 +121,12 @@ class Runtime:
             if self._receiver is not None:
                 self._receiver.cancel()
             self._release.close()
+
+    def submit(self, request: Request) -> Active:
+        """See `Coordinator.submit`; whoever has the request is looked after."""
+        active = self.coordinator.submit(request)
+        self._supervisor.watchdog.wake()
+        return active
 
     async def failed(self) -> OmniError:
         """Wait until the pipeline cannot go on by itself; what it was that ended it."""
@@ -185,6 +193,8 @@ class Runtime:
                 self.coordinator.released(message)
             case Hello() | Progress() | Ready() | Crash():
                 self._supervisor.heard(message)
+            case Pong():
+                self._supervisor.watchdog.answered(message.process)
             case StatsReply():
                 self._stats.answer(message)
             case _:
@@ -193,6 +203,14 @@ class Runtime:
     def _receiver_ended(self, receiver: asyncio.Task[None]) -> None:
         if not receiver.cancelled() and (error := receiver.exception()) is not None:
             self._supervisor.give_up(StageError(f"the control plane failed: {error}"))
+
+
+def _address_book(run_dir: Path, network: Network | None, places: list[str]) -> AddressBook:
+    book = AddressBook(run_dir)
+    if network is not None:
+        keys = network.keys(places)
+        book.open_network(keys, parse_tcp(network.listen, listening=True)[0])
+    return book
 
 
 def _sample_bytes(message: ToCoordinator) -> int:

@@ -1,9 +1,9 @@
 """Keeps the processes of a pipeline alive: starts them, and starts again those that die.
 
 A process says hello, is told what to build, reports progress, and is ready. One that dies, or that
-says nothing for too long on the way, costs the requests pinned to it; the others are told, and a
-successor is started after a pause. Before it serves, a warm-up request passes it. A process that
-keeps dying ends the pipeline: `failure` says why.
+says nothing for too long, costs the requests pinned to it; the others are told, and a successor is
+started after a pause. Before it serves, a warm-up request passes it. A process that keeps dying
+ends the pipeline, unless another of its kind serves: `failure` says why.
 
 Knows the order of these steps. Knows nothing of sockets, or of what stages compute.
 """
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Final, Protocol, assert_never
 
 from omni_core.addresses import parse_tcp
-from omni_core.coordinator.backoff import DEATHS, Backoff
+from omni_core.coordinator.backoff import DEATHS, LOOP_PAUSE_S, Backoff
 from omni_core.coordinator.coordinator import Coordinator
-from omni_core.coordinator.fleet import Fleet, Replica
+from omni_core.coordinator.fleet import DeathCause, Fleet, Replica
 from omni_core.coordinator.guests import Guests, setup_of_guest
 from omni_core.coordinator.launcher import Child, Launcher
-from omni_core.coordinator.warm_up import warm_up_request
+from omni_core.coordinator.warm_up import WarmUp
+from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S, Watchdog
 from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
 from omni_core.janitor import Janitor
 from omni_core.messages import (
@@ -38,7 +39,6 @@ from omni_core.messages import (
     Shutdown,
     ToStage,
 )
-from omni_core.types import Finished, Request
 
 _STALL_S: Final = 300.0
 """A process that is not ready and has reported nothing for so long is taken for dead."""
@@ -79,9 +79,10 @@ class Supervisor:
         guests: Guests,
         on_progress: Callable[[str, str], None],
         on_death: Callable[[str], None],
+        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
         """`blueprints` by the names of the fleet's replicas. `on_death` is called with the name of
-        a process once no request is left in it."""
+        a process once no request is left in it. `watchdog_timeout_s` is that of `Watchdog`."""
         self._blueprints = blueprints
         self._fleet = fleet
         self._coordinator = coordinator
@@ -93,10 +94,11 @@ class Supervisor:
         self._backoffs = {replica.name: Backoff() for replica in fleet.replicas}
         self._stalls: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._warming = asyncio.Lock()
+        self._warm_up = WarmUp(fleet, coordinator, self._serves, self._unfit)
         self._news = asyncio.Event()
         self._failed = asyncio.Event()
         self._stopping = False
+        self.watchdog = Watchdog(fleet, peers.send, self._hangs, watchdog_timeout_s)
         self.failure: OmniError | None = None
         self.serving = False
         """Whether a request has passed every terminal; from then on, deaths are mended."""
@@ -111,7 +113,7 @@ class Supervisor:
                 await self._until_news()
             self._on_progress("pipeline", "warm-up request")
             try:
-                await self._warm_up()
+                await self._warm_up.run()
             except StageDiedError:
                 if any(replica.state == "dead" for replica in self._fleet.replicas):
                     raise await self.failed() from None  # which has its last words
@@ -207,22 +209,33 @@ class Supervisor:
         detail = f"{crash.stage}: {crash.error.message}"
         if not self.serving:
             self.give_up(StageError(f"stage {detail}"))
-        self._kill_after(_CRASH_GRACE_S, replica.process)
-        self._lost(replica, detail)
+        assert self._launcher is not None
+        asyncio.get_running_loop().call_later(_CRASH_GRACE_S, self._launcher.kill, replica.process)
+        self._lost(replica, "crash", detail)
 
     def _exited(self, child: Child) -> None:
         replica = self._fleet.find(child.name)
         if self._stopping or replica is None:
             return
         log.error("stage process %r ended with code %s", child.name, child.code)
-        self._lost(replica, f"exit code {child.code}")
+        self._lost(replica, "exit", f"exit code {child.code}")
         self._run(self._follow(replica, child))
 
-    def _lost(self, replica: Replica, detail: str) -> None:
+    def _end_process(self, replica: Replica, cause: DeathCause, reason: str) -> None:
+        """Take it for dead, and see to it that it is."""
+        log.error("stage process %r is ended: %s", replica.process, reason)
+        if replica in self._guests:
+            self._guests.dismiss(replica.process, reason)
+        elif self._launcher is not None:
+            self._launcher.kill(replica.process)
+        self._lost(replica, cause, reason)
+
+    def _lost(self, replica: Replica, cause: DeathCause, detail: str) -> None:
         """Nothing is expected of the process any more."""
         if replica.state == "dead":
             return
         replica.state = "dead"
+        replica.last_death = cause
         process = replica.process
         self._no_news_expected(replica)
         self._peers.forget(process)
@@ -243,6 +256,10 @@ class Supervisor:
             self.give_up(StageError(f"{ended} during start-up with code {child.code}:\n{output}"))
             return
         pause_s = self._backoffs[replica.name].died(time.monotonic())
+        if pause_s is None and self._fleet.is_replaceable(replica):
+            log.error("%s again; the others of its kind go on without it:\n%s", ended, output)
+            replica.last_death = "crash_loop"
+            pause_s = LOOP_PAUSE_S
         if pause_s is None:
             self.give_up(
                 StageDiedError(
@@ -252,6 +269,8 @@ class Supervisor:
             )
             return
         await asyncio.sleep(pause_s)
+        if self.failure is not None:
+            return
         self._fleet.succeed(replica)
         log.warning("starting stage process %r", replica.process)
         try:
@@ -283,7 +302,7 @@ class Supervisor:
         try:
             self._guests.welcome(place, hello, self._line_broke)
         except ValueError:
-            self._lost(place, "its address cannot be used")
+            self._lost(place, "connection", "its address cannot be used")
             raise
         self._peers.send(place.process, setup_of_guest(self._blueprints[place.name].setup, place))
         self._expect_news(place)
@@ -291,7 +310,7 @@ class Supervisor:
     def _line_broke(self, process: str) -> None:
         if (replica := self._fleet.find(process)) and not self._stopping:
             log.error("the connection to stage process %r broke", process)
-            self._lost(replica, "its connection broke")
+            self._lost(replica, "connection", "its connection broke")
 
     # -- stalls
 
@@ -308,21 +327,12 @@ class Supervisor:
     def _stalled(self, replica: Replica) -> None:
         missing = ", ".join(sorted(replica.missing))
         error = f"start-up stalled: no news of {missing} for {_STALL_S:.0f} s"
-        log.error("%s", error)
         if not self.serving and replica not in self._guests:
             self.give_up(StageError(error))
-        self._end_process(replica, error)
+        self._end_process(replica, "start_up_stall", error)
 
-    def _end_process(self, replica: Replica, reason: str) -> None:
-        if replica in self._guests:
-            self._guests.dismiss(replica.process, reason)
-            self._lost(replica, reason)
-        else:
-            self._kill_after(0.0, replica.process)
-
-    def _kill_after(self, seconds: float, process: str) -> None:
-        assert self._launcher is not None
-        asyncio.get_running_loop().call_later(seconds, self._launcher.kill, process)
+    def _hangs(self, replica: Replica) -> None:
+        self._end_process(replica, "hang", "it stands still and does not answer")
 
     async def _until_news(self) -> None:
         await self._news.wait()
@@ -332,19 +342,19 @@ class Supervisor:
 
     # -- warm-up
 
-    async def _warm_up(self) -> None:
-        """Pass short requests through all that is built and serves nobody yet."""
-        async with self._warming:
-            while modalities := self._coordinator.warm_up_modalities():
-                pins = await self._pass(warm_up_request(modalities, self._coordinator.stages))
-                for replica in self._fleet.warmed(pins):
-                    self._backoffs[replica.name].ready()
-                    log.info("stage process %r serves", replica.process)
+    def _serves(self, replica: Replica) -> None:
+        self._backoffs[replica.name].ready()
+        log.info("stage process %r serves", replica.process)
+
+    def _unfit(self, replica: Replica, reason: str) -> None:
+        if self.serving:
+            self._end_process(replica, "warm_up", reason)
 
     async def _warm_up_successors(self) -> None:
         while self.failure is None:
+            self.watchdog.wake()  # the request passes processes that have served for long, too
             try:
-                await self._warm_up()
+                await self._warm_up.run()
             except OmniError as error:
                 log.error("the warm-up request failed: %s", error)
                 if not error.retryable:
@@ -352,34 +362,6 @@ class Supervisor:
                 await asyncio.sleep(_WARM_UP_PAUSE_S)
             else:
                 return
-
-    def _end_fresh(self, pins: Mapping[str, str], error: OmniError) -> None:
-        """Whoever cannot serve a warm-up request does not serve; its successor may."""
-        for process in set(pins.values()):
-            replica = self._fleet.find(process)
-            if self.serving and replica is not None and replica.state == "built":
-                self._end_process(replica, f"the warm-up request failed: {error}")
-
-    async def _pass(self, request: Request) -> dict[str, str]:
-        active = self._coordinator.submit(request, warm_up=True)
-        try:
-            async with asyncio.timeout(_STALL_S):
-                while True:
-                    events, error = await active.take()
-                    if error is not None:
-                        raise error
-                    if isinstance(events[-1], Finished):
-                        return active.pins
-        except TimeoutError as exc:
-            late = StageError(f"the warm-up request took more than {_STALL_S:.0f} s")
-            self._end_fresh(active.pins, late)
-            raise late from exc
-        except OmniError as error:
-            if not error.retryable:
-                self._end_fresh(active.pins, error)
-            raise
-        finally:
-            self._coordinator.release(active)
 
     # -- what goes on in the background
 
@@ -392,6 +374,7 @@ class Supervisor:
         """Start nothing any more."""
         self._stopping = True
         self.serving = False
+        self.watchdog.stop()
         for timer in self._stalls.values():
             timer.cancel()
         for task in self._tasks:

@@ -32,6 +32,8 @@ from omni_core.messages import (
     Hello,
     PeerAt,
     PeerDied,
+    Ping,
+    Pong,
     Progress,
     Ready,
     Released,
@@ -214,6 +216,8 @@ class StageProcess:
                 self._leave(message.reason)
             case PeerDied():
                 self._egress.forget(message.process)
+            case Ping():
+                self._egress.post(COORDINATOR, Pong(process=self._name))
             case StatsQuery():
                 self._answer(message)
             case Setup():
