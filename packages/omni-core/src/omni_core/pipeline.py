@@ -27,7 +27,7 @@ from omni_core.coordinator.guests import Network
 from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
-from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S
+from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
@@ -40,6 +40,7 @@ from omni_core.types import (
 )
 
 __all__ = [
+    "WATCHDOG_TIMEOUT_S",
     "AdmissionLimits",
     "Health",
     "Network",
@@ -71,7 +72,7 @@ class Pipeline:
         on_progress: Callable[[str, str], None] | None = None,
         limits: AdmissionLimits | None = None,
         network: Network | None = None,
-        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
         self.observer: Observer = Silent()
@@ -108,7 +109,7 @@ class Pipeline:
         plugins: Plugins | None = None,
         limits: AdmissionLimits | None = None,
         network: Network | None = None,
-        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
     ) -> Pipeline:
         """Find the pipeline for a checkpoint and check its configuration; a ConfigError lists every
         problem. Starts nothing yet. `plugins` are those discovered if not given.

@@ -24,7 +24,7 @@ from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
-from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S
+from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError, StageDiedError, StageError
 from omni_core.messages import (
     Crash,
@@ -60,7 +60,7 @@ class Runtime:
         limits: AdmissionLimits | None = None,
         observer: Observer | None = None,
         network: Network | None = None,
-        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)

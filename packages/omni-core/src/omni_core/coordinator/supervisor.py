@@ -25,7 +25,7 @@ from omni_core.coordinator.fleet import DeathCause, Fleet, Replica
 from omni_core.coordinator.guests import Guests, setup_of_guest
 from omni_core.coordinator.launcher import Child, Launcher
 from omni_core.coordinator.warm_up import WarmUp
-from omni_core.coordinator.watchdog import DEFAULT_TIMEOUT_S, Watchdog
+from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S, Watchdog
 from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
 from omni_core.janitor import Janitor
 from omni_core.messages import (
@@ -79,7 +79,7 @@ class Supervisor:
         guests: Guests,
         on_progress: Callable[[str, str], None],
         on_death: Callable[[str], None],
-        watchdog_timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
     ) -> None:
         """`blueprints` by the names of the fleet's replicas. `on_death` is called with the name of
         a process once no request is left in it. `watchdog_timeout_s` is that of `Watchdog`."""

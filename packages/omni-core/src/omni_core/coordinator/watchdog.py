@@ -16,7 +16,7 @@ from omni_core.coordinator.fleet import Fleet, Replica
 from omni_core.coordinator.timers import CallLater, Timer, on_loop
 from omni_core.messages import Ping
 
-DEFAULT_TIMEOUT_S: Final = 30.0
+WATCHDOG_TIMEOUT_S: Final = 30.0
 _ROUNDS: Final = 6
 """Within the limit. A process that hangs is found one or two of them after it."""
 

@@ -26,7 +26,7 @@ from omni_core.config.draft import Given
 from omni_core.config.fields import PIPELINE_FIELDS, Field, number, text, whole
 from omni_core.errors import ConfigError
 from omni_core.hub import checkpoint_directory, model_name
-from omni_core.pipeline import AdmissionLimits, Network, model_info
+from omni_core.pipeline import WATCHDOG_TIMEOUT_S, AdmissionLimits, Network, model_info
 from omni_core.plugins import Plugins
 from omni_core.specs import PipelineConfig
 from omni_core.validate import nearest
@@ -47,6 +47,11 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "request_timeout_s": number(
         "the longest a request may take, seconds; null is no limit", least=0.001, optional=True
     ),
+    "watchdog_timeout_s": number(
+        "how long a process with requests may not answer, seconds; null is for ever",
+        least=0.1,
+        optional=True,
+    ),
     "drain_timeout_s": number("how long Ctrl-C waits for open requests, seconds", least=0),
 }
 """What may stand under `server` in the file, and as `--name` on the command line."""
@@ -61,6 +66,7 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "secret_file": None,
     "remote": None,
     "request_timeout_s": None,
+    "watchdog_timeout_s": WATCHDOG_TIMEOUT_S,
     "drain_timeout_s": 30.0,
 }
 """`served_model_name` None is the directory's name, or the hub id."""

@@ -66,6 +66,10 @@ Remote: TypeAlias = Annotated[
 RequestTimeoutS: TypeAlias = Annotated[
     float | None, typer.Option(help="Longest a request may take; no limit if not set.")
 ]
+WatchdogTimeoutS: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="How long a stage process with requests may not answer, 30 if not set."),
+]
 DrainTimeoutS: TypeAlias = Annotated[
     float | None, typer.Option(help="How long Ctrl-C waits for open requests, 30 if not set.")
 ]

@@ -42,6 +42,7 @@ from omni_server.cli.options import (
     SecretFile,
     ServedModelName,
     Variant,
+    WatchdogTimeoutS,
 )
 from omni_server.cli.progress import Progress, progress_on
 from omni_server.http import HttpServer, bind, http_server
@@ -75,6 +76,7 @@ def serve(
     secret_file: SecretFile = None,
     remote: Remote = None,
     request_timeout_s: RequestTimeoutS = None,
+    watchdog_timeout_s: WatchdogTimeoutS = None,
     drain_timeout_s: DrainTimeoutS = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
@@ -125,6 +127,7 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
                 max_queue=configuration.server["max_queue"].value,
             ),
             network=network_of(configuration.server),
+            watchdog_timeout_s=configuration.server["watchdog_timeout_s"].value,
         )
     except ConfigError as error:
         configuration.refuse(error)
