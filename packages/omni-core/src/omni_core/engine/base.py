@@ -207,10 +207,11 @@ class Sequence:
         return self.computed < self.request.prompt_len + max(len(self.tokens) - 1, 0)
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Segment(msgspec.Struct, kw_only=True, eq=False):
     """`count` consecutive rows of one sequence in a flat batch, from its row `start`.
 
-    Row `prompt_len + i` is the input that follows sampled token i.
+    Row `prompt_len + i` is the input that follows sampled token i. Good for one forward: the engine
+    moves the segments of decode rows on and uses them again.
     """
 
     seq: Sequence
@@ -290,9 +291,9 @@ class ARRunner(Protocol):
     prefix_cache: bool
     """KV may be shared between requests with equal `row_keys`."""
     lookahead: bool
-    """The next row follows from the sampled token alone, so a step may be launched before the
-    tokens of the one before have reached the host. `collect` then comes after the next `forward`,
-    which must not overwrite `hidden`."""
+    """The next row follows from the sampled token alone, so every row is always `ready`, and a step
+    may be launched before the tokens of the one before have reached the host. `collect` then comes
+    after the next `forward`, which must not overwrite `hidden`."""
 
     def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
         """Called once, before anything else: `Sequence.row` will be below `rows`. `decode` gives
@@ -317,7 +318,8 @@ class ARRunner(Protocol):
         """Take a streamed chunk (None: no more)."""
 
     def ready(self, seq: Sequence) -> bool:
-        """Whether the next row's input exists. Called before each decode step of the sequence."""
+        """Whether the next row's input exists. Asked before each decode step of the sequence, but
+        for a runner with `lookahead`."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Run a flat batch; returns (M, hidden), the final normed hidden state of the last row of

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from omni_core.engine.base import EngineRequest, Segment, Sequence
 from omni_core.engine.stop import StopTracker
@@ -18,7 +19,7 @@ from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.types import FinishReason, SamplingParams
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a new token means for the reply."""
 
     released: tuple[int, ...]

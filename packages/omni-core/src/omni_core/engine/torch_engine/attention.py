@@ -76,13 +76,15 @@ def example(cache: KVCache, batch: int) -> AttentionParts:
     )
     if reads_pages(cache):
         return varlen_parts(cache, tables)
-    return copied_parts(cache, tables, cache.numbers(1))
+    return copied_parts(DecodePaging(cache.page_size), cache, tables, cache.numbers(1))
 
 
-def copied_parts(cache: KVCache, tables: DecodeTables, numbers: torch.Tensor) -> AttentionParts:
+def copied_parts(
+    paging: DecodePaging, cache: KVCache, tables: DecodeTables, numbers: torch.Tensor
+) -> AttentionParts:
     """Of decode rows whose contexts end before the last of the `numbers`."""
     return AttentionParts(
-        build=DecodePaging(cache.page_size),
+        build=paging,
         tensors=(tables.positions, tables.pages, numbers),
         dynamic=DECODE_SIZES,
         pools=cache.pools,
@@ -170,8 +172,9 @@ class PagedAttention:
         self._decodes = sum(1 for _ in takewhile(lambda s: s.count == 1, segments))
         starts = [segment.start for segment in segments[: self._decodes]]
         self._longest = max(starts, default=-1) + 1
-        self._numbers = cache.numbers(self._longest)
         self._tables = cache.decode_tables(list(rows[: self._decodes]), starts)
+        self._paging = DecodePaging(cache.page_size)
+        self._numbers, self._room = cache.numbers(0), 0
         self._parts = self._decode_parts() if self._decodes else None
         self._decode: Attend | None = None
         self._spans: list[_Span] = []
@@ -207,7 +210,8 @@ class PagedAttention:
         return out[0] if len(out) == 1 else torch.cat(out)
 
     def _decode_parts(self) -> AttentionParts:
-        if self._longest > len(self._numbers):
+        if self._longest > self._room:
             # Whole pages: memory of a new size at every step would leave more and more gaps.
             self._numbers = self._cache.numbers(self._longest)
-        return copied_parts(self._cache, self._tables, self._numbers)
+            self._room = self._numbers.shape[0]  # kept: asking the tensor costs more than the rest
+        return copied_parts(self._paging, self._cache, self._tables, self._numbers)

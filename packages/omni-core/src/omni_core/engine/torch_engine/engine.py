@@ -8,12 +8,13 @@ drawn (`tokens`). Knows nothing of models or modalities: an `ARRunner` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Any
 
+import msgspec
 import torch
 
 from omni_core.engine.base import (
@@ -25,13 +26,14 @@ from omni_core.engine.base import (
     StepOutput,
     TokenLogprobs,
 )
-from omni_core.engine.torch_engine.active import ActiveSequence
+from omni_core.engine.torch_engine.active import ActiveSequence, Verdict
 from omni_core.engine.torch_engine.admission import check_request
 from omni_core.engine.torch_engine.attention import StepAttention, attention, example
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
-from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner, StepPlan
+from omni_core.engine.torch_engine.plan import StepPlan
+from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
@@ -39,11 +41,10 @@ from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
 from omni_core.engine.torch_engine.varlen import page_size_for
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flight:
+class _Flight(msgspec.Struct, frozen=True, eq=False):
     """A step that was launched and whose tokens the host has not seen."""
 
-    sampled: list[ActiveSequence]
+    plan: StepPlan
     hidden: torch.Tensor
     draw: Draw | None
     """None if nothing was sampled."""
@@ -90,8 +91,7 @@ class TorchEngine:
             coalesce_s=config.coalesce_ms / 1000,
             clock=clock,
         )
-        self._planner = Planner(self._residents, self._memory, self._sharing, config, runner.ready)
-        self._newest_attention: StepAttention | None = None
+        self._planner = Planner(self._residents, self._memory, self._sharing, config, runner)
         self._flight: _Flight | None = None
         self._steps = self._lookahead_steps = self._tokens = 0
 
@@ -119,7 +119,7 @@ class TorchEngine:
     def runnable(self) -> bool:
         """See `Engine`."""
         in_flight = self._flight is not None
-        return in_flight or self._residents.admissible() or self._planner.can_run()
+        return in_flight or self._planner.can_run() or self._residents.admissible()
 
     def wakes_in_s(self) -> float | None:
         """See `Engine`."""
@@ -127,7 +127,9 @@ class TorchEngine:
 
     def step(self) -> list[StepOutput]:
         """See `Engine`. With look-ahead, the next step is launched before this one is resolved."""
-        with _inference():
+        if torch.is_inference_mode_enabled():
+            return self._step()
+        with torch.inference_mode():
             return self._step()
 
     def abort(self, request_id: str) -> None:
@@ -158,7 +160,7 @@ class TorchEngine:
         self._flight = None
         if flight is None:
             return []
-        if self._looks_ahead and len(flight.sampled) >= LOOKAHEAD_DECODES:
+        if self._looks_ahead and len(flight.plan.sampled) >= LOOKAHEAD_DECODES:
             self._flight = self._launch(self._planner.plan(ahead=True))
             self._lookahead_steps += self._flight is not None
         return self._resolve(flight)
@@ -175,7 +177,7 @@ class TorchEngine:
         draw = self._sampler.draw(sampled, self._runner.logits(hidden)) if sampled else None
         for active in sampled:
             active.in_flight += 1
-        return _Flight(sampled, hidden, draw)
+        return _Flight(plan, hidden, draw)
 
     def _forward(self, plan: StepPlan) -> torch.Tensor:
         self._memory.map()
@@ -189,16 +191,17 @@ class TorchEngine:
         )
         hidden = self._runner.forward(batch)
         for segment in plan.segments:
-            segment.seq.computed += segment.count
+            segment.start += segment.count
+            segment.seq.computed = segment.start
         return hidden
 
     def _attention(self, plan: StepPlan) -> StepAttention:
-        if plan.goes_on and self._newest_attention is not None:
-            self._newest_attention.advance()
-        else:
+        if plan.attention is None:
             rows = [segment.seq.row for segment in plan.segments]
-            self._newest_attention = attention(self._cache, plan.segments, rows)
-        return self._newest_attention
+            plan.attention = attention(self._cache, plan.segments, rows)
+        else:
+            plan.attention.advance()
+        return plan.attention
 
     def _resolve(self, flight: _Flight) -> list[StepOutput]:
         """Learn the tokens of a step and act on them. What ended after the launch was computed once
@@ -206,43 +209,44 @@ class TorchEngine:
         if flight.draw is None:
             return []
         tokens, logprobs = flight.draw.wait()
-        going, hidden = flight.sampled, flight.hidden
-        if any(active.kv is None for active in going):
+        going, seqs, hidden = flight.plan.sampled, flight.plan.seqs, flight.hidden
+        if self._looks_ahead and any(active.kv is None for active in going):
             places = [i for i, active in enumerate(going) if active.kv is not None]
             going, tokens = [going[i] for i in places], [tokens[i] for i in places]
             logprobs = {new: logprobs[i] for new, i in enumerate(places) if i in logprobs}
-            hidden = hidden[upload(places, hidden.device)]
+            seqs, hidden = [seqs[i] for i in places], hidden[upload(places, hidden.device)]
+        if not going:
+            return []
         self._tokens += len(going)
-        outputs = self._collect(going, tokens, hidden, logprobs) if going else []
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._residents.end(output.request_id)
-        return outputs
-
-    def _collect(
-        self,
-        going: list[ActiveSequence],
-        tokens: list[int],
-        hidden: torch.Tensor,
-        logprobs: Mapping[int, TokenLogprobs],
-    ) -> list[StepOutput]:
         verdicts = [active.take(token) for active, token in zip(going, tokens, strict=True)]
         finished = [verdict.finish_reason is not None for verdict in verdicts]
-        data = self._runner.collect([active.seq for active in going], hidden, finished)
-        return [
-            StepOutput(
-                request_id=active.seq.request_id,
-                token=tokens[place],
-                index=len(active.seq.tokens) - 1,
-                data=data[place],
-                held=verdict.held,
-                released=verdict.released,
-                logprobs=logprobs.get(place),
-                cached_tokens=active.cached_tokens,
-                finish_reason=verdict.finish_reason,
-            )
-            for place, (active, verdict) in enumerate(zip(going, verdicts, strict=True))
-        ]
+        data = self._runner.collect(seqs, hidden, finished)
+        found = map(logprobs.get, range(len(going)))
+        outputs = list(map(_output, going, tokens, verdicts, data, found))
+        for seq in compress(seqs, finished):
+            self._residents.end(seq.request_id)
+        return outputs
+
+
+def _output(
+    active: ActiveSequence,
+    token: int,
+    verdict: Verdict,
+    data: Any,
+    logprobs: TokenLogprobs | None,
+) -> StepOutput:
+    seq = active.seq
+    return StepOutput(
+        request_id=seq.request_id,
+        token=token,
+        index=len(seq.tokens) - 1,
+        data=data,
+        held=verdict.held,
+        released=verdict.released,
+        logprobs=logprobs,
+        cached_tokens=active.cached_tokens,
+        finish_reason=verdict.finish_reason,
+    )
 
 
 def _inference() -> AbstractContextManager[object]:

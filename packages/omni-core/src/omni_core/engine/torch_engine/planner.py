@@ -9,41 +9,16 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from omni_core.engine.base import Segment, Sequence
+from omni_core.engine.base import ARRunner, Sequence
 from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.plan import NOTHING, StepPlan
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PageId, PrefixSharing
 
 LOOKAHEAD_DECODES = 2
 """Fewer decode rows than this are not worth a step ahead."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepPlan:
-    """The rows of one step."""
-
-    segments: list[Segment]
-    decodes: list[ActiveSequence]
-    """Whose single rows come first."""
-    prompts: list[ActiveSequence]
-    """Whose chunks follow."""
-    goes_on: bool = False
-    """The rows are those of the step before, each one token on."""
-
-    @property
-    def sampled(self) -> list[ActiveSequence]:
-        """The sequences that sample, in the order of the segments."""
-        chunks = self.segments[len(self.decodes) :]
-        sampling = [a for a, s in zip(self.prompts, chunks, strict=True) if s.samples]
-        return self.decodes + sampling if sampling else self.decodes
-
-
-NOTHING = StepPlan([], [], [])
 
 
 class Planner:
@@ -55,33 +30,36 @@ class Planner:
         memory: KVMemory,
         sharing: PrefixSharing,
         config: TorchEngineConfig,
-        ready: Callable[[Sequence], bool],
+        runner: ARRunner,
     ) -> None:
         self._residents = residents
         self._memory = memory
         self._sharing = sharing
         self._config = config
-        self._ready = ready
+        self._ready = runner.ready
+        self._always_ready = runner.lookahead
         self._steady_steps = 0
         """Steps that the residents' steady rows may still take as they are."""
         self.cut_prompts = 0
 
     def can_run(self) -> bool:
         """Whether a plan would hold a row for those that run now."""
+        if self._always_ready:
+            return bool(self._residents.running)
         return any(a.seq.in_prefill or self._ready(a.seq) for a in self._residents.running.values())
 
     def plan(self, *, ahead: bool = False) -> StepPlan:
         """The next step. With `ahead`, tokens are in flight: those that certainly end with theirs
         wait, and so does everybody if someone would have to be retracted."""
-        if self._goes_on(LOOKAHEAD_DECODES if ahead else 1):
-            steady = self._residents.steady
-            return StepPlan([a.decode_segment() for a in steady], steady, [], goes_on=True)
+        steady = self._residents.steady
+        if steady is not None and self._goes_on(steady, LOOKAHEAD_DECODES if ahead else 1):
+            return steady
         decodes: list[ActiveSequence] = []
         in_prefill: list[ActiveSequence] = []
         for active in self._residents.running.values():
             if active.seq.in_prefill:
                 in_prefill.append(active)
-            elif active.generated < active.max_tokens and self._ready(active.seq):
+            elif active.generated < active.max_tokens and self._are_ready([active.seq]):
                 decodes.append(active)
         if ahead and len(decodes) < LOOKAHEAD_DECODES:
             return NOTHING
@@ -89,21 +67,23 @@ class Planner:
         if not self._secure(decodes, chunks, may_retract=not ahead):
             return NOTHING
         decodes = [a for a in decodes if a.kv is not None]
-        prompts = [a for a in chunks if a.kv is not None]
-        segments = [a.decode_segment() for a in decodes]
-        segments += [a.segment(chunks[a]) for a in prompts]
-        self.cut_prompts += any(chunks[a] < a.prefill_rows for a in prompts)
-        self._residents.steady = decodes if len(decodes) == len(self._residents.running) else []
+        chunks = {a: count for a, count in chunks.items() if a.kv is not None}
+        self.cut_prompts += any(count < a.prefill_rows for a, count in chunks.items())
+        plan = StepPlan.of(decodes, chunks)
+        everybody = len(decodes) == len(self._residents.running)
+        self._residents.steady = plan if decodes and everybody else None
         self._steady_steps = 0
-        return StepPlan(segments, decodes, prompts)
+        return plan
 
-    def _goes_on(self, least: int) -> bool:
-        """Whether the next step's rows are the steady ones, of which there are at least so many."""
-        steady = self._residents.steady
-        if len(steady) < least or not all(self._ready(active.seq) for active in steady):
+    def _are_ready(self, seqs: list[Sequence]) -> bool:
+        return self._always_ready or all(map(self._ready, seqs))
+
+    def _goes_on(self, steady: StepPlan, least: int) -> bool:
+        """Whether the steady rows, at least so many, can take the next step."""
+        if len(steady.decodes) < least or not self._are_ready(steady.seqs):
             return False
         if not self._steady_steps:
-            self._steady_steps = min(map(self._steps_without_a_plan, steady))
+            self._steady_steps = min(map(self._steps_without_a_plan, steady.decodes))
         if not self._steady_steps:
             return False
         self._steady_steps -= 1

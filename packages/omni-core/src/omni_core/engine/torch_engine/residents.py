@@ -17,6 +17,7 @@ from typing import Any
 from omni_core.engine.base import ARRunner, EngineRequest, RequestFailedError
 from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.plan import StepPlan
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.errors import OmniError
 
@@ -56,9 +57,9 @@ class Residents:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self.running: dict[str, ActiveSequence] = {}
         """The oldest first."""
-        self.steady: list[ActiveSequence] = []
-        """All that run, as long as nobody comes or goes and each only needs its decode row; the
-        planner fills it."""
+        self.steady: StepPlan | None = None
+        """The step that all who run take again, until somebody comes or goes; the planner sets it
+        when each only needs its decode row."""
         self.prompt_tokens = 0
         self.retractions = 0
 
@@ -86,9 +87,9 @@ class Residents:
     def admissible(self) -> bool:
         """Whether the first that waits may run now: there is a row, memory for its rows so far
         beside what those that run still need, and nothing to hold it for."""
-        first = next(iter(self._waiting.values()), None)
-        if first is None or not self._memory.has_row or self.held_s() > 0:
+        if not self._waiting or not self._memory.has_row or self.held_s() > 0:
             return False
+        first = next(iter(self._waiting.values()))
         if not self.running:
             return True
         tokens = first.retracted.seq.tokens if first.retracted else []
@@ -169,7 +170,7 @@ class Residents:
             raise RequestFailedError(seq.request_id, exc) from exc
 
     def _enter(self, active: ActiveSequence) -> None:
-        self.steady = []
+        self.steady = None
         active.kv = self._memory.open()
         active.seq.row = active.kv.row
         self._seat(active)
@@ -178,7 +179,7 @@ class Residents:
     def _leave(self, active: ActiveSequence) -> None:
         if active.kv is None:
             raise ValueError(f"request {active.seq.request_id!r} does not run")
-        self.steady = []
+        self.steady = None
         self._sharing.publish(active)
         self._memory.close(active.kv)
         active.kv = None

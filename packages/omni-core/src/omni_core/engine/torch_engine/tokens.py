@@ -9,8 +9,8 @@ What a batch needs (indices, factors, settings) is prepared when its members cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from omni_core.engine.base import TokenLogprobs
@@ -21,8 +21,7 @@ from omni_core.engine.torch_engine.sampling import BatchSampler
 from omni_core.engine.torch_engine.transfer import StartCopy, TokenCopy, upload
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draw:
+class Draw(msgspec.Struct, frozen=True, eq=False):
     """Tokens of one step, on their way to the host."""
 
     copy: TokenCopy
