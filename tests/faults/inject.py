@@ -49,7 +49,8 @@ def stopped(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it may have been killed for standing still
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
