@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import torch
 
-from omni_core.relay.cuda_device import Card, CudaCard, find_card
+from omni_core.relay.cuda_device import Card, CudaCard
 from omni_core.relay.cuda_ipc import CudaIpcRelay
 from omni_core.relay.cuda_ledger import CardReference
 from omni_core.testing.cards import FakeCard
@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory() as name, _reader(Path(name), options.fake) as pipes:
         directory = Path(name)
         card = _card(directory, options.fake)
-        relay = CudaIpcRelay(directory, "sender", card, find_card, {READER: card.device})
+        relay = CudaIpcRelay(directory, "sender", [card])
         sender = _Sender(relay, card, *pipes)
         cases = []
         for way, size in (("pooled", POOLED_BYTES), ("direct", DIRECT_BYTES)):
@@ -165,7 +165,7 @@ def _reader(directory: Path, fake: bool) -> Iterator[tuple[IO[bytes], IO[bytes]]
 def read(arguments: list[str]) -> None:
     """Open what stdin names, line by line, and answer with the sum of its bytes."""
     directory, fake = Path(arguments[0]), "--fake" in arguments
-    relay = CudaIpcRelay(directory, READER, _card(directory, fake), find_card, {})
+    relay = CudaIpcRelay(directory, READER, [_card(directory, fake)])
     for line in sys.stdin:
         print(_sum(relay.open(msgspec.json.decode(line, type=CardReference))), flush=True)
     relay.close()

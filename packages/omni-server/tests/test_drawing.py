@@ -29,31 +29,31 @@ def stage(name: str, *following: str, **fields: Any) -> StageConfig:
 
 
 STAGES = (
-    stage("voice", terminal="audio", gpu=(0, 1), process="out"),
+    stage("voice", terminal="audio", gpu=(0, 1), process="out", replicas=2),
     stage("intake", "eye", "thinker", process="front"),
     stage("eye", "thinker", gpu=1, process="front"),
-    stage("thinker", "voice", stream_to=("voice",), terminal="text"),
+    stage("thinker", "voice", stream_to=("voice",), terminal="text", gpu=1),
 )
-SCENE = scene('parrot, "loud" & <big>', STAGES, "intake")
+SCENE = scene('parrot, "loud" & <big>', STAGES, "intake", remote=("front",))
 DRAWN = """\
 parrot, "loud" & <big>
 
 request          api process
-  -> intake      inline+shm
+  -> intake      tcp
 
 intake           front    cpu
-  -> eye         object
-  -> thinker     inline+shm
+  -> eye         local
+  -> thinker     tcp
 
 eye              front    cuda:1
-  -> thinker     inline+shm
+  -> thinker     tcp
 
-thinker          thinker  cpu
-  => voice       inline+shm
-  => text reply  inline+shm
+thinker          thinker  cuda:1
+  => voice       shm, cuda-ipc
+  => text reply  shm
 
-voice            out      cuda:0,1
-  => audio reply inline+shm
+voice            out x2   cuda:0,1
+  => audio reply shm
 """
 
 
@@ -61,14 +61,16 @@ def test_text_shows_process_device_and_transport() -> None:
     lines = [re.sub(" +", " ", line) for line in plain.draw(SCENE).splitlines()]
     wanted = [re.sub(" +", " ", line) for line in DRAWN.splitlines()]
     assert lines[: len(wanted)] == wanted
-    assert "up to 16 KiB a tensor" in lines[-1]
+    told = {line.split(": ")[0]: line for line in lines[len(wanted) :] if ": " in line}
+    assert set(told) == {"local", "shm", "cuda-ipc", "tcp"}
+    assert "up to 16 KiB a tensor" in told["shm"]
 
 
 def test_mermaid_declares_what_it_connects() -> None:
     text = mermaid.draw(SCENE)
     assert text.startswith('---\ntitle: "parrot, #quot;loud#quot; #amp; #lt;big>"\n---\nflowchart')
     declared = set(re.findall(r"^\s+(s\d+)[\[(]", text, re.MULTILINE))
-    edges = re.findall(r'(s\d+) (-->|==>)\|"([a-z+]+)"\| (s\d+)', text)
+    edges = re.findall(r'(s\d+) (-->|==>)\|"([a-z, -]+)"\| (s\d+)', text)
     assert len(edges) == len(SCENE.edges)
     assert {end for source, _, _, target in edges for end in (source, target)} == declared
     assert sum(arrow == "==>" for _, arrow, _, _ in edges) == 3
@@ -89,10 +91,10 @@ def test_svg_is_well_formed_and_nothing_overlaps() -> None:
     paths = [p.get("class", "") for p in root.iter(f"{SVG}path") if p.get("class")]
     assert len(paths) == len(SCENE.edges)
     assert sum("stream" in kinds for kinds in paths) == 3
-    assert sum("object" in kinds for kinds in paths) == 1
+    assert sum("local" in kinds for kinds in paths) == 1
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert texts.count("inline+shm") == 6
-    assert {'parrot, "loud" & <big>', "intake", "front · cuda:1", "process out"} <= set(texts)
+    assert (texts.count("tcp"), texts.count("shm"), texts.count("shm, cuda-ipc")) == (3, 2, 1)
+    assert {'parrot, "loud" & <big>', "intake", "front · cuda:1", "process out x2"} <= set(texts)
 
 
 def test_a_long_edge_goes_around_the_boxes_it_passes() -> None:

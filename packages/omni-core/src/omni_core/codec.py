@@ -2,38 +2,50 @@
 
 A ZMQ message is one frame with msgpack messages, plus frames of raw tensor bytes that the last of
 them may have. Each tensor is an extension value that holds its bytes if they are few, or says where
-they are: in a frame, or in shared memory. Knows encodings. Knows nothing of sockets or stages.
+they are: in a frame, in shared memory, or on a card. Knows encodings. Knows nothing of sockets.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import re
 import struct
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from omni_core.errors import ProtocolError
-from omni_core.messages import AnyMessage
+from omni_core.messages import AnyMessage, DataReady, StreamChunk
 from omni_core.relay.base import Relay
+from omni_core.relay.cuda_ledger import CardReference
 from omni_core.relay.pool import Bytes, SlabReference
+from omni_core.tensors import (
+    TensorKind,
+    array_over,
+    as_torch,
+    flat,
+    flat_torch,
+    torch_name,
+    torch_over,
+    torch_over_card,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from omni_core.relay.cuda_edges import CardEdges
 
 Frame: TypeAlias = bytes | bytearray | memoryview
 _Shm: TypeAlias = Relay[Bytes, SlabReference]
-_Kind: TypeAlias = Literal["numpy", "torch"]
 _TENSOR_EXT: Final = 1
 _ARRAY_32: Final = struct.Struct(">BI")
 """msgpack's head of a list: 0xdd and its length."""
 INLINE_LIMIT_BYTES: Final = 16 * 1024
-"""Larger tensors go through shared memory: about where two copies cost more than a mapping."""
+"""Larger tensors go through shared memory, or stay on their card: about where two copies cost more
+than a mapping."""
 
 PIECE_BYTES: Final = 16 << 20
 """A larger tensor that goes through no memory that both share takes several frames."""
@@ -48,21 +60,20 @@ _UNBUILDABLE: Final = (
     MemoryError,
 )
 """What numpy and torch raise for a tensor that cannot be, and Python where torch is missing."""
-_NUMPY_DTYPE: Final = re.compile(r"[<>|=][?bBiufcmMSUV]\d{1,9}(\[\w+\])?", re.ASCII)
-"""What numpy may be asked to read: it evaluates other text as Python."""
 
 
 class _TensorRef(msgspec.Struct, frozen=True, array_like=True):
-    kind: _Kind
+    kind: TensorKind
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     frame: int
-    """Index of the frame with the bytes; 0 if they are in `data` or `slab`."""
+    """Index of the frame with the bytes; 0 if they are elsewhere."""
     data: bytearray | None = None
     """The bytes themselves. Of a type that the reader may write to."""
     slab: SlabReference | None = None
     pieces: Annotated[int, msgspec.Meta(ge=1)] = 1
     """How many frames, from `frame` on, have the bytes between them."""
+    card: CardReference | None = None
 
 
 class _Address(msgspec.Struct):
@@ -78,6 +89,14 @@ class Refused:
     request_id: str | None
 
 
+@dataclass(slots=True)
+class _Relays:
+    """What carries large tensors, where they do not ride along."""
+
+    shm: _Shm | None
+    cards: CardEdges | None = None
+
+
 class Codec:
     """Encoder and decoder of one process; `shm` None keeps everything out of shared memory.
 
@@ -85,13 +104,17 @@ class Codec:
     """
 
     def __init__(self, shm: _Shm | None = None) -> None:
-        self._shm = shm
+        self._relays = _Relays(shm)
         self._threads = threading.local()
-        self._incoming = _Incoming(shm)
+        self._incoming = _Incoming(self._relays)
         self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
         self._splitter = msgspec.msgpack.Decoder(list[msgspec.Raw])
         self._scavenger = msgspec.msgpack.Decoder(ext_hook=self._incoming.drop)
         self.bytes_inline = 0
+
+    def use_cards(self, cards: CardEdges) -> None:
+        """From now on, tensors may stay on their card."""
+        self._relays.cards = cards
 
     def encode(self, message: AnyMessage, target: str = "") -> list[Frame]:
         """The message, first, and the frames of its tensors; they share no memory with it. Large
@@ -102,7 +125,7 @@ class Codec:
         try:
             outgoing: _Outgoing = self._threads.outgoing
         except AttributeError:
-            outgoing = self._threads.outgoing = _Outgoing(self._shm)
+            outgoing = self._threads.outgoing = _Outgoing(self._relays)
         frames = outgoing.encode(message, target)
         self.bytes_inline += outgoing.bytes_inline
         return frames
@@ -130,14 +153,21 @@ class Codec:
         return messages
 
     def stats(self) -> dict[str, float]:
-        """Bytes of tensors by the way they went, and the numbers of the shared memory."""
-        shared = {} if self._shm is None else self._shm.stats()
-        return {"bytes_inline": self.bytes_inline, **shared}
+        """Bytes of tensors by the way they went, and the numbers of the memory shared."""
+        shm, cards = self._relays.shm, self._relays.cards
+        shared = {} if shm is None else shm.stats()
+        return {
+            "bytes_inline": self.bytes_inline,
+            **shared,
+            **({} if cards is None else cards.stats()),
+        }
 
     def forget(self, process: str) -> None:
         """A process has died: see `Relay.forget`."""
-        if self._shm is not None:
-            self._shm.forget(process)
+        if self._relays.shm is not None:
+            self._relays.shm.forget(process)
+        if self._relays.cards is not None:
+            self._relays.cards.forget(process)
 
     def _scavenge(self, raw: Frame) -> None:
         """Release what a refused message was to hold: no other will ever open it."""
@@ -177,18 +207,23 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: Frame) -> Any:
 class _Outgoing:
     """Encodes messages, one after the other, and places the tensors of each."""
 
-    def __init__(self, shm: _Shm | None) -> None:
-        self._shm = shm
+    def __init__(self, relays: _Relays) -> None:
+        self._relays = relays
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._place)
         self._refs = msgspec.msgpack.Encoder()
         self._target = ""
+        self._stage = ""
         self._slabs: list[SlabReference] = []
+        self._loans: list[CardReference] = []
         self._frames: list[Frame] = []
         self.bytes_inline = 0
 
     def encode(self, message: AnyMessage, target: str) -> list[Frame]:
         """The message and its frames; `bytes_inline` is then that of its tensors."""
         self._target, self._slabs, self._frames = target, [], []
+        if self._relays.cards is not None:
+            self._stage = message.target if isinstance(message, DataReady | StreamChunk) else ""
+            self._loans = []
         self.bytes_inline = 0
         try:
             header = self._encoder.encode(message)
@@ -204,38 +239,55 @@ class _Outgoing:
             self.bytes_inline += value.nbytes
             data = bytearray(value.tobytes())
             ref = _TensorRef("numpy", value.dtype.str, value.shape, 0, data)
+        elif (loan := self._lend(value)) is not None:
+            ref = loan
         else:
-            kind, dtype, shape, view = _raw(value)
+            kind, dtype, shape, view = flat(value)
             ref = _TensorRef(kind, dtype, shape, *self._put(view))
         return msgspec.msgpack.Ext(_TENSOR_EXT, self._refs.encode(ref))
+
+    def _lend(self, value: object) -> _TensorRef | None:
+        """A tensor that stays on its card, where that can be."""
+        cards = self._relays.cards
+        tensor = None if cards is None else as_torch(value)
+        if cards is None or tensor is None or tensor.nbytes <= INLINE_LIMIT_BYTES:
+            return None
+        loan = cards.place(flat_torch(tensor), self._target, self._stage)
+        if loan is None:
+            return None
+        self._loans.append(loan)
+        return _TensorRef("torch", torch_name(tensor), tuple(tensor.shape), 0, card=loan)
 
     def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None, int]:
         """Where the bytes are now; the sender may reuse its buffer at once."""
         if data.nbytes <= INLINE_LIMIT_BYTES:
             self.bytes_inline += data.nbytes
             return 0, bytearray(data), None, 1
-        if self._shm is None:
+        if self._relays.shm is None:
             self.bytes_inline += data.nbytes
             first = len(self._frames) + 1
             pieces = range(0, data.nbytes, PIECE_BYTES)
             self._frames += [bytes(data[start : start + PIECE_BYTES]) for start in pieces]
             return first, None, None, len(pieces)
-        slab = self._shm.place(np.frombuffer(data, np.uint8), self._target)
+        slab = self._relays.shm.place(np.frombuffer(data, np.uint8), self._target)
         self._slabs.append(slab)
         return 0, None, slab, 1
 
     def _discard(self) -> None:
         """The message will not be sent."""
-        if self._shm is not None:
+        if self._relays.shm is not None:
             for slab in self._slabs:
-                self._shm.discard(slab)
+                self._relays.shm.discard(slab)
+        if self._relays.cards is not None:
+            for loan in self._loans:
+                self._relays.cards.discard(loan)
 
 
 class _Incoming:
     """Finds the tensors of messages."""
 
-    def __init__(self, shm: _Shm | None) -> None:
-        self._shm = shm
+    def __init__(self, relays: _Relays) -> None:
+        self._relays = relays
         self._refs = msgspec.msgpack.Decoder(_TensorRef)
         self._frames: list[Frame | None] = []
         """Those that came with the messages now decoded; None for the first, and once taken."""
@@ -250,6 +302,8 @@ class _Incoming:
             raise ProtocolError(f"unknown extension {code}")
         ref = self._refs.decode(data)
         try:
+            if ref.card is not None:
+                return torch_over_card(ref.dtype, ref.shape, self._loan(ref.card))
             return _rebuild(ref, self._bytes(ref))
         except _UNBUILDABLE as exc:
             raise ProtocolError(f"bad tensor {ref.dtype!r} {ref.shape}: {exc}") from exc
@@ -258,8 +312,15 @@ class _Incoming:
         """As `tensor`, for one that nobody wants."""
         with contextlib.suppress(ProtocolError, *_UNREADABLE):
             ref = self._refs.decode(data)
-            if self._shm is not None and ref.slab is not None:
-                self._shm.open(ref.slab)
+            if ref.card is not None:
+                self._loan(ref.card)
+            elif ref.slab is not None:
+                self._bytes(ref)
+
+    def _loan(self, reference: CardReference) -> torch.Tensor:
+        if self._relays.cards is None:
+            raise ProtocolError("a tensor came by a card, which this process does not use")
+        return self._relays.cards.open(reference)
 
     def _bytes(self, ref: _TensorRef) -> Frame:
         if ref.data is not None:
@@ -268,9 +329,9 @@ class _Incoming:
             return bytearray().join(self._take(ref))  # a copy: frames of a socket are read-only
         if ref.slab is None:
             raise ProtocolError("a tensor came without its bytes")
-        if self._shm is None:
+        if self._relays.shm is None:
             raise ProtocolError("a tensor came by shared memory, which this process does not use")
-        return self._shm.open(ref.slab).data
+        return self._relays.shm.open(ref.slab).data
 
     def _take(self, ref: _TensorRef) -> list[Frame]:
         """The frames of one tensor, which no other may have: a small message would grow large."""
@@ -286,54 +347,14 @@ def _is_small(array: np.ndarray[Any, Any]) -> bool:
     return array.nbytes <= INLINE_LIMIT_BYTES and not array.dtype.hasobject
 
 
-def _raw(value: object) -> tuple[_Kind, str, tuple[int, ...], memoryview]:
-    if isinstance(value, np.ndarray):
-        array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
-        return "numpy", array.dtype.str, value.shape, array.reshape(-1).view(np.uint8).data
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        dtype = str(value.dtype).removeprefix("torch.")
-        return "torch", dtype, tuple(value.shape), memoryview(flat.numpy())
-    raise TypeError(f"{type(value).__name__} cannot cross a process; send plain data or tensors")
-
-
 def _rebuild(ref: _TensorRef, data: Frame) -> Any:
-    """A tensor over the bytes; it keeps `data`, and with it what `data` keeps. Read-only where the
-    bytes are another process's and the tensor can be."""
-    if ref.kind == "numpy":
-        dtype = _dtype(ref.dtype)
-        _check_size(ref, dtype.itemsize, data)
-        array: np.ndarray[Any, Any] = np.ndarray(ref.shape, dtype, data)
-        if ref.slab is not None:
-            array.flags.writeable = False
-        return array
-    import torch
-
-    dtype_torch = vars(torch).get(ref.dtype)  # getattr may import a module of torch
-    if not isinstance(dtype_torch, torch.dtype):
-        raise ProtocolError(f"unknown tensor dtype {ref.dtype!r}")
-    _check_size(ref, dtype_torch.itemsize, data)
-    if prod(ref.shape) == 0:
-        return torch.empty(ref.shape, dtype=dtype_torch)
-    return torch.frombuffer(data, dtype=dtype_torch).reshape(ref.shape)
-
-
-@functools.lru_cache(maxsize=64)
-def _dtype(name: str) -> np.dtype[Any]:
-    if not _NUMPY_DTYPE.fullmatch(name):
-        raise ProtocolError(f"unknown tensor dtype {name!r}")
-    dtype = np.dtype(name)
-    if dtype.hasobject:
-        raise ProtocolError("arrays of objects are refused")
-    return dtype
-
-
-def _check_size(ref: _TensorRef, item_bytes: int, data: Frame) -> None:
-    need = prod(ref.shape) * item_bytes
-    have = data.nbytes if isinstance(data, memoryview) else len(data)
-    if need != have:
-        raise ProtocolError(f"a tensor of {need} bytes came with {have}")
+    """A tensor over the bytes; read-only where they are another process's and the tensor can be."""
+    if ref.kind == "torch":
+        return torch_over(ref.dtype, ref.shape, data)
+    array = array_over(ref.dtype, ref.shape, data)
+    if ref.slab is not None:
+        array.flags.writeable = False
+    return array
 
 
 def _expect_instance(kind: type[Any], value: Any) -> Any:

@@ -80,6 +80,12 @@ def replica_names(process: str, count: int) -> list[str]:
     return [process, *(f"{process}.{number}" for number in range(1, count))]
 
 
+def place_of(process: str) -> str:
+    """The place that a process fills: who follows one that died is NAME@1, NAME@2, ..."""
+    place, at, number = process.rpartition("@")
+    return place if at and number.isdecimal() else process
+
+
 def cards_of(stage: StageConfig) -> tuple[int, ...]:
     """The cards of a stage; none for one that computes on the CPU."""
     return (stage.gpu,) if isinstance(stage.gpu, int) else stage.gpu or ()

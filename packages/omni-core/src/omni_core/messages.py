@@ -66,6 +66,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The name a guest has from here on."""
     clock_s: float = 0.0
     """The coordinator's CLOCK_MONOTONIC, for a guest."""
+    cards: dict[str, dict[str, str]] = {}
+    """{place: {stage: torch device}} of the host's stages whose processes share cards."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):

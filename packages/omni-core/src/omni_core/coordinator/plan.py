@@ -6,6 +6,7 @@ Resolves every reference once, before any process starts. Starts nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from omni_core.config import to_doc
@@ -14,6 +15,7 @@ from omni_core.coordinator.supervisor import Blueprint
 from omni_core.devices import stage_device
 from omni_core.graph import served
 from omni_core.messages import PROTOCOL_VERSION, Setup
+from omni_core.relay.transport import shared_cards
 from omni_core.specs import StageConfig
 
 
@@ -29,25 +31,29 @@ class Plan:
     compile: str = "off"
 
 
-def blueprints(plan: Plan, fleet: Fleet) -> dict[str, Blueprint]:
-    """{name of a replica: what fills it}."""
+def blueprints(plan: Plan, fleet: Fleet, remote: Collection[str] = ()) -> dict[str, Blueprint]:
+    """{name of a replica: what fills it}; `remote` are those on other hosts."""
     threads = _threads_per_process(len(fleet.replicas))
+    cards = shared_cards(plan.stages, remote)
     return {
         replica.name: Blueprint(
             env={**threads, **{k: v for stage in replica.stages for k, v in stage.env.items()}},
-            setup=_setup(plan, replica, fleet.number(replica)),
+            setup=_setup(plan, replica, fleet.number(replica), cards),
         )
         for replica in fleet.replicas
     }
 
 
-def _setup(plan: Plan, replica: Replica, number: int) -> Setup:
+def _setup(
+    plan: Plan, replica: Replica, number: int, cards: Mapping[str, Mapping[str, str]]
+) -> Setup:
     modalities = served(plan.stages)
     return Setup(
         version=PROTOCOL_VERSION,
         model_path=plan.model_path,
         ar_engine=plan.ar_engine,
         compile=plan.compile,
+        cards={place: dict(devices) for place, devices in cards.items()},
         stages=tuple(
             to_doc(
                 stage,

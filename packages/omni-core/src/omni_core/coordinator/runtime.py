@@ -64,7 +64,8 @@ class Runtime:
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
-        tasks = blueprints(plan, self._fleet)
+        guests_at = network.guests if network else ()
+        tasks = blueprints(plan, self._fleet, guests_at)
         with ExitStack() as undo:
             run = RunDirectory()
             undo.callback(run.remove)
@@ -83,7 +84,7 @@ class Runtime:
             observer=observer,
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
-        guests = Guests(self._fleet, self._links, network.guests if network else ())
+        guests = Guests(self._fleet, self._links, guests_at)
         self._supervisor = Supervisor(
             *(tasks, self._fleet, self.coordinator, self._links, guests),
             on_progress,

@@ -9,29 +9,28 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from omni_core.errors import ProtocolError
+from omni_core.errors import OutOfMemoryError, ProtocolError
 from omni_core.relay.cuda_device import Card, CardEvent
 from omni_core.relay.cuda_ledger import CardReference, Ledger
 
 if TYPE_CHECKING:
     import torch
 
-_LEDGER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}\.card")
+_LEDGER_NAME: Final = re.compile(r"[^/\0]+@[0-9]+\.card-[A-Za-z0-9-]+")
 
 
 class CardBorrower:
     """Opens what other processes have lent to this one; safe from any thread."""
 
-    def __init__(self, directory: Path, card: Card, find_card: Callable[[str], Card]) -> None:
+    def __init__(self, directory: Path, cards: Collection[Card]) -> None:
         self._directory = directory
-        self._card = card
-        self._find_card = find_card
+        self._cards = {card.uuid: card for card in cards}
         self._lock = threading.Lock()
         self._sources: dict[str, _Source] = {}
         self._returns = _Returns()
@@ -42,10 +41,14 @@ class CardBorrower:
             source = self._source(reference.ledger)
             source.check(reference)
             view = self._view(source, reference)
-            if not reference.crowded and source.card.uuid == self._card.uuid:
+            if not reference.crowded:
+                return view
+            try:
+                copy = source.card.take(view)
+            except OutOfMemoryError:  # then the lender has to do without it for longer
                 return view
             self._copied += reference.size_bytes
-            return self._card.take(view)
+            return copy
 
     def _view(self, source: _Source, reference: CardReference) -> torch.Tensor:
         event = source.event(reference.ticket)
@@ -64,16 +67,17 @@ class CardBorrower:
             if not _LEDGER_NAME.fullmatch(name):
                 raise ProtocolError(f"bad name of a ledger: {name!r}")
             ledger = Ledger.open(self._directory / name)
-            card = self._card if ledger.head.card == self._card.uuid else None
-            self._sources[name] = _Source(ledger, card or self._find_card(ledger.head.card))
+            card = self._cards.get(ledger.head.card)
+            if card is None:
+                raise ProtocolError(f"{name} is of a card that this process does not use")
+            self._sources[name] = _Source(ledger, card)
         return self._sources[name]
 
     def forget(self, process: str) -> None:
         with self._lock:
-            for name, source in list(self._sources.items()):
-                if source.ledger.head.process == process:
+            for name in list(self._sources):
+                if name.rpartition("@")[0] == process:
                     del self._sources[name]  # its last view unmaps it
-                    source.ledger.path.unlink(missing_ok=True)
 
     def stats(self) -> dict[str, float]:
         return {"card_bytes_copied_out": self._copied, "card_lenders": len(self._sources)}

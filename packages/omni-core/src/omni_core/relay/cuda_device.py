@@ -78,7 +78,7 @@ class Card(Protocol):
         """Memory as a flat uint8 tensor; `released` is called when nobody has it any more."""
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of any card's tensor in this card's own memory."""
+        """A copy of a view in memory of this process; OutOfMemoryError."""
 
     def event(self) -> CardEvent:
         """A new event that other processes can open."""
@@ -149,7 +149,12 @@ class CudaCard:
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Card.take`."""
-        return tensor.to(self.device, copy=True, non_blocking=True)
+        import torch
+
+        try:
+            return tensor.clone()
+        except torch.OutOfMemoryError as exc:
+            raise OutOfMemoryError(f"{self.device} has no {tensor.nbytes} bytes left") from exc
 
     def event(self) -> CardEvent:
         """See `Card.event`."""
@@ -285,15 +290,6 @@ def _library() -> ctypes.CDLL:
         raise StageError("no CUDA driver here: libcuda.so.1 cannot be loaded") from exc
 
 
-def find_card(uuid: str) -> CudaCard:
-    """The card another process named; ProtocolError if this process does not see it."""
-    import torch
-
-    for index in range(torch.cuda.device_count()):
-        card = CudaCard(index)
-        if card.uuid == uuid:
-            return card
-    raise ProtocolError(
-        f"a tensor lies on card {uuid}, which this process does not see; let CUDA_VISIBLE_DEVICES "
-        "of both ends of the edge name it"
-    )
+def open_cuda_card(device: str) -> Card:
+    """The card of a torch device: "cuda:0"."""
+    return CudaCard(int(device.removeprefix("cuda:")))

@@ -1,80 +1,100 @@
-"""Tensors of a card to other processes without leaving the card.
+"""Tensors of a card to other processes that use the same card, without leaving it.
 
 Two ways behind one reference. Pooled: the bytes are copied into slots of memory that was exported
 once, so short-lived tensors cost a copy within the card and no mapping. Direct: a tensor too large
-for that, whose reader uses the same card, is lent where it lies and kept until the reader lets go.
-Every loan has a ticket with a generation and an event: the lender records it when the bytes are
-written, the borrower when its last work with them is queued, and neither waits on the host.
+for that is lent where it lies and kept until the reader lets go. Every loan has a ticket with a
+generation and an event: the lender records it when the bytes are written, the borrower when its
+last work with them is queued, and neither waits on the host.
 
 Where there is no room, RelayFullError says so at once and the tensor travels through the host
-instead; no cycle of stages can wait for a card. Knows which process uses which card; `cuda_lender`
-and `cuda_borrower` do the work.
+instead; no cycle of stages can wait for a card. Knows the cards of this process; `cuda_lender` and
+`cuda_borrower` do the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from omni_core.errors import OutOfMemoryError, RelayFullError
 from omni_core.relay.cuda_borrower import CardBorrower
 from omni_core.relay.cuda_device import Card
 from omni_core.relay.cuda_ledger import CardReference
-from omni_core.relay.cuda_lender import CardLender, CardPool
+from omni_core.relay.cuda_lender import NOTHING_LENT, CardLender, CardPool
 
 if TYPE_CHECKING:
     import torch
 
 
 class CudaIpcRelay:
-    """Implements `Relay` for flat uint8 tensors of one card; safe from any thread.
+    """Implements `Relay` for flat uint8 tensors of this process's cards; safe from any thread.
 
     Unlike other relays it does not copy what goes direct: as within a process, what was sent must
-    not be written to any more.
+    not be written to any more. A pool takes its memory with the first loan.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        process: str,
-        card: Card,
-        find_card: Callable[[str], Card],
-        devices: Mapping[str, str],
-        pool: CardPool | None = None,
+        self, directory: Path, process: str, cards: Collection[Card], pool: CardPool | None = None
     ) -> None:
-        """`process` is this one; `devices` names the torch device of each it may send to."""
-        self._card = card
-        self._devices = devices
-        self._lender = CardLender(directory, process, card, pool or CardPool())
-        self._borrower = CardBorrower(directory, card, find_card)
-
-    def reaches(self, target: str, device_type: str) -> bool:
-        """Whether tensors of such a device can stay on a card on their way to the process."""
-        kind = self._card.device.partition(":")[0]
-        return device_type == kind == self._devices.get(target, "").partition(":")[0]
+        """`process` is this one; each of its cards gets such a pool."""
+        self._stem = directory / f"{process}@{os.getpid()}"
+        self._cards = {card.device: card for card in cards}
+        self._pool = pool or CardPool()
+        self._lock = threading.Lock()
+        self._lenders: dict[str, CardLender] = {}
+        self._borrower = CardBorrower(directory, cards)
+        self._closed = False
 
     def place(self, data: torch.Tensor, target: str) -> CardReference:
         """See `Relay.place`; RelayFullError at once if there is no room."""
-        return self._lender.place(data, target, self._devices[target] == self._card.device)
+        with self._lock:
+            lender = self._lender(str(data.device))
+        if lender is not None and (reference := lender.place(data, target)) is not None:
+            return reference
+        raise RelayFullError(f"no room on card {data.device} to lend {data.nbytes} bytes")
 
     def open(self, reference: CardReference) -> torch.Tensor:
-        """See `Relay.open`. From another card, or from a crowded lender, it is a copy."""
+        """See `Relay.open`. From a crowded lender it is a copy."""
         return self._borrower.open(reference)
 
     def discard(self, reference: CardReference) -> None:
         """See `Relay.discard`."""
-        self._lender.discard(reference)
+        for lender in self._all_lenders():
+            lender.discard(reference)
 
     def forget(self, process: str) -> None:
         """See `Relay.forget`."""
-        self._lender.forget(process)
+        for lender in self._all_lenders():
+            lender.forget(process)
         self._borrower.forget(process)
 
     def stats(self) -> dict[str, float]:
         """See `Relay.stats`."""
-        return {**self._lender.stats(), **self._borrower.stats()}
+        lent = Counter(NOTHING_LENT)
+        for lender in self._all_lenders():
+            lent.update(lender.stats())
+        return {**lent, **self._borrower.stats()}
 
     def close(self) -> None:
         """See `Relay.close`."""
-        self._lender.close()
+        with self._lock:
+            self._closed = True
+        for lender in self._all_lenders():
+            lender.close()
         self._borrower.close()
+
+    def _lender(self, device: str) -> CardLender | None:
+        """None if there is no memory for a pool, or no more lending."""
+        if device not in self._lenders and not self._closed:
+            with contextlib.suppress(OutOfMemoryError):
+                self._lenders[device] = CardLender(self._stem, self._cards[device], self._pool)
+        return self._lenders.get(device)
+
+    def _all_lenders(self) -> list[CardLender]:
+        with self._lock:
+            return list(self._lenders.values())

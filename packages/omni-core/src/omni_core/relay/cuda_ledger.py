@@ -24,7 +24,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader must know of a writer."""
 
-    process: str
     card: str
     """Its uuid."""
     pool: bytes

@@ -6,18 +6,28 @@ and their order. Knows nothing of borrowers, dtypes or the CUDA API.
 
 from __future__ import annotations
 
-import secrets
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from omni_core.errors import RelayFullError
+from omni_core.errors import ConfigError, OutOfMemoryError
 from omni_core.relay.cuda_device import Card, CardEvent, Export
 from omni_core.relay.cuda_ledger import CardReference, Head, Ledger
+from omni_core.relay.transport import CARD_POOL_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+
+NOTHING_LENT: Final = {
+    "card_bytes_pooled": 0,
+    "card_bytes_direct": 0,
+    "card_slots_lent": 0,
+    "card_direct_lent_bytes": 0,
+}
+"""`CardLender.stats` of one that never lent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +38,16 @@ class CardPool:
     slots: int = 32
     direct_tickets: int = 64
     direct_bytes: int = 1 << 30
+
+
+def card_pool(environ: Mapping[str, str]) -> CardPool:
+    """As the operator says in OMNI_CARD_POOL_MIB."""
+    asked = environ.get(CARD_POOL_VARIABLE)
+    if asked is None:
+        return CardPool()
+    if not asked.isdecimal():
+        raise ConfigError(f"{CARD_POOL_VARIABLE} is {asked!r}; it must be a whole number of MiB")
+    return CardPool(slots=max(1, (int(asked) << 20) // CardPool().slot_bytes))
 
 
 @dataclass(slots=True)
@@ -45,7 +65,9 @@ class _Loan:
 class CardLender:
     """Lends tensors of one card; safe from any thread."""
 
-    def __init__(self, directory: Path, process: str, card: Card, pool: CardPool) -> None:
+    def __init__(self, stem: Path, card: Card, pool: CardPool) -> None:
+        """`stem` begins the path of the ledger. OutOfMemoryError if there is no room for the pool
+        or its ledger."""
         self._card = card
         self._limits = pool
         self._lock = threading.Lock()
@@ -55,14 +77,17 @@ class CardLender:
         tickets = pool.slots + pool.direct_tickets
         self._events = [card.event() for _ in range(tickets)]
         head = Head(
-            process=process,
             card=card.uuid,
             pool=exported.handle,
             slot_bytes=pool.slot_bytes,
             slots=pool.slots,
             events=tuple(event.handle() for event in self._events),
         )
-        self._ledger = Ledger.create(directory / f"{process}-{secrets.token_hex(4)}.card", head)
+        try:
+            self._ledger = Ledger.create(stem.with_name(f"{stem.name}.card-{card.uuid}"), head)
+        except OSError as exc:
+            card.free(self._memory)
+            raise OutOfMemoryError(f"shared memory has no room for a ledger: {exc}") from exc
         self._generations = [0] * tickets
         self._busy = [False] * tickets
         self._last_ticket = list(range(pool.slots))
@@ -70,22 +95,16 @@ class CardLender:
         self._loans: dict[int, _Loan] = {}
         self._closed = False
         self._bytes = {"pooled": 0, "direct": 0}
-        self._refused = 0
 
-    def place(self, data: torch.Tensor, target: str, same_card: bool) -> CardReference:
+    def place(self, data: torch.Tensor, target: str) -> CardReference | None:
+        """None if there is no room."""
         with self._lock:
+            if self._closed:
+                return None
             self._collect()
-            if not self._closed:
-                if same_card and data.nbytes > self._limits.slot_bytes:
-                    reference = self._place_direct(data, target)
-                else:
-                    reference = None
-                if reference := reference or self._place_pooled(data, target):
-                    return reference
-            self._refused += 1
-        raise RelayFullError(
-            f"no room on card {self._card.device} to lend {data.nbytes} bytes to {target!r}"
-        )
+            large = data.nbytes > self._limits.slot_bytes
+            direct = self._place_direct(data, target) if large else None
+            return direct or self._place_pooled(data, target)
 
     def _place_pooled(self, data: torch.Tensor, target: str) -> CardReference | None:
         slots = max(1, -(-data.nbytes // self._limits.slot_bytes))
@@ -140,7 +159,9 @@ class CardLender:
     def discard(self, reference: CardReference) -> None:
         with self._lock:
             loan = self._loans.get(reference.ticket)
-            if loan is not None and loan.generation == reference.generation:
+            if reference.ledger != self._ledger.path.name or loan is None:
+                return
+            if loan.generation == reference.generation:
                 self._take_back(reference.ticket)
 
     def forget(self, process: str) -> None:
@@ -148,7 +169,7 @@ class CardLender:
             for ticket in [t for t, loan in self._loans.items() if loan.target == process]:
                 self._take_back(ticket)
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> dict[str, int]:
         with self._lock:
             self._collect()
             return {
@@ -156,7 +177,6 @@ class CardLender:
                 "card_bytes_direct": self._bytes["direct"],
                 "card_slots_lent": sum(self._busy[: self._limits.slots]),
                 "card_direct_lent_bytes": self._direct_bytes(),
-                "card_full": self._refused,
             }
 
     def close(self) -> None:

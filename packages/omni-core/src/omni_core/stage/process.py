@@ -11,16 +11,17 @@ import os
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import zmq
 
 from omni_core.addresses import COORDINATOR, AddressBook, segments
 from omni_core.codec import Codec, Refused
 from omni_core.errors import ErrorInfo, ProtocolError, StageDiedError
+from omni_core.graph import place_of
 from omni_core.messages import (
     PROTOCOL_VERSION,
     AbortRequest,
@@ -55,6 +56,10 @@ from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
 from omni_core.stage.node import StageNode
 
+if TYPE_CHECKING:
+    from omni_core.relay.cuda_device import Card
+    from omni_core.relay.cuda_edges import CardEdges
+
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 """Of a stage process; the launcher knows a warning by its first word."""
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -71,6 +76,8 @@ class Home:
     segments: Path | None = None
     """What it shares memory in; None for a process that is alone on its host."""
     tcp: str | None = None
+    open_card: Callable[[str], Card] | None = None
+    """The card of a torch device, by default the real one."""
 
     @classmethod
     def of_run(cls, run_dir: Path) -> Home:
@@ -83,7 +90,9 @@ class StageProcess:
 
     def __init__(self, name: str, home: Home) -> None:
         self._name = name
+        self._home = home
         self._book = home.book
+        self._cards: CardEdges | None = None
         self._shm: SharedMemory | None = None
         if home.segments is not None:
             limits = pool_limits(home.segments, os.environ)
@@ -259,9 +268,21 @@ class StageProcess:
             context.report("loading")
             scheduler = factory(context)
             self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
+        self._share_cards(setup)
         for doc in setup.stages:
             self._nodes[doc.name].start()
             self._egress.post(COORDINATOR, Ready(process=self._name, stage=doc.name))
+
+    def _share_cards(self, setup: Setup) -> None:
+        """Let tensors stay on a card between processes that use it."""
+        if place_of(self._name) not in setup.cards or self._home.segments is None:
+            return
+        from omni_core.relay import cuda_edges  # most processes have no use for it
+
+        self._cards = cuda_edges.open_edges(
+            *(self._home.segments, self._name, setup.cards, os.environ, self._home.open_card)
+        )
+        self._codec.use_cards(self._cards)
 
     def _stage_context(self, doc: StageDoc, setup: Setup) -> StageContext:
         def report(text: str) -> None:
@@ -310,6 +331,8 @@ class StageProcess:
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for node in self._nodes.values():
             node.join(max(0.0, deadline - time.monotonic()))
+        if self._cards is not None:
+            self._cards.close()
         self._egress.close()
         self._context.destroy(linger=_LINGER_MS)
 

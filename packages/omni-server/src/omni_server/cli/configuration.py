@@ -174,8 +174,13 @@ def network_of(server: Mapping[str, Setting]) -> Network | None:
             "server: listen, secret_file and remote go together: where other hosts dial in, the "
             "secret they must have, and the processes they run"
         )
-    guests = tuple(name.strip() for name in remote.split(","))
-    return Network(listen=listen, secret_file=Path(secret), guests=guests)
+    return Network(listen=listen, secret_file=Path(secret), guests=guests(server))
+
+
+def guests(server: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The processes that run on other hosts."""
+    named: str = server["remote"].value or ""
+    return tuple(name.strip() for name in named.split(",")) if named else ()
 
 
 def resolve_pipeline(

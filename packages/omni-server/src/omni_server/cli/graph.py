@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from omni_core.errors import ConfigError
-from omni_server.cli.configuration import command_line, read, resolve_pipeline
+from omni_server.cli.configuration import command_line, guests, read, resolve_pipeline
 from omni_server.cli.drawing import mermaid, plain, svg
 from omni_server.cli.drawing.scene import Scene, scene
 from omni_server.cli.options import (
@@ -17,6 +17,7 @@ from omni_server.cli.options import (
     Layout,
     ModelPath,
     PipelineName,
+    Remote,
     Variant,
 )
 
@@ -35,6 +36,7 @@ def graph(
     variant: Variant = None,
     device: Device = None,
     layout: Layout = None,
+    remote: Remote = None,
     format_name: Annotated[str, typer.Option("--format", help="text, mermaid or svg.")] = "text",
 ) -> None:
     """Draw the stages of a pipeline as a configuration would run them.
@@ -44,6 +46,8 @@ def graph(
     draw = FORMATS.get(format_name)
     if draw is None:
         raise ConfigError(f"--format: got {format_name!r}; expected text, mermaid or svg")
-    resolved = resolve_pipeline(read(command_line(context)), pipeline)
+    configuration = read(command_line(context))
+    resolved = resolve_pipeline(configuration, pipeline)
     title = f"{resolved.pipeline.name}, variant {resolved.settings['variant'].value}"
-    typer.echo(draw(scene(title, resolved.stages, resolved.pipeline.entry)))
+    far = guests(configuration.server)
+    typer.echo(draw(scene(title, resolved.stages, resolved.pipeline.entry, far)))

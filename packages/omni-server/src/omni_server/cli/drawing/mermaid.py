@@ -19,7 +19,7 @@ def draw(scene: Scene) -> str:
         lines.append("  end")
     for edge in scene.edges:
         arrow = "==>" if edge.streamed else "-->"
-        lines.append(f'  {ids[edge.source]} {arrow}|"{edge.transport}"| {ids[edge.target]}')
+        lines.append(f'  {ids[edge.source]} {arrow}|"{edge.label}"| {ids[edge.target]}')
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ def draw(scene: Scene) -> str:
         for edge in scene.edges:
             if edge.source == box.name:
                 arrow = f"  {'=>' if edge.streamed else '->'} {edge.target}"
-                lines.append(f"{arrow:{names}}  {edge.transport}")
+                lines.append(f"{arrow:{names}}  {edge.label}")
     return "\n".join([*lines, "", LEGEND, *TRANSPORTS])
 
 

@@ -5,7 +5,7 @@ Knows stages, and the API process, where requests come from and replies go to. K
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,14 +13,17 @@ from omni_core.addresses import COORDINATOR
 from omni_core.codec import INLINE_LIMIT_BYTES
 from omni_core.devices import stage_device
 from omni_core.graph import cards_of, depths, process_of
-from omni_core.relay.transport import Transport, transport
+from omni_core.relay import transport
+from omni_core.relay.transport import Transport
 from omni_core.specs import StageConfig
 
 REQUEST: Final = "request"
 TRANSPORTS: Final = (
-    f"{Transport.OBJECT}: by reference, within a process",
-    f"{Transport.MESSAGE}: in the message up to {INLINE_LIMIT_BYTES // 1024} KiB a tensor, larger "
-    "ones in shared memory",
+    f"{Transport.LOCAL}: by reference, within a process",
+    f"{Transport.SHARED_MEMORY}: in the message up to {INLINE_LIMIT_BYTES // 1024} KiB a tensor, "
+    "larger ones in shared memory",
+    f"{Transport.CUDA_IPC}: as shm, but large tensors of the card both ends use stay on it",
+    f"{Transport.TCP}: in the message, to or from another host",
 )
 
 
@@ -42,9 +45,15 @@ class Edge:
 
     source: str
     target: str
-    transport: Transport
+    transports: tuple[Transport, ...]
+    """Several where replicas differ."""
     streamed: bool
     """A payload and then a stream of chunks, or events for the client."""
+
+    @property
+    def label(self) -> str:
+        """Its transports, written."""
+        return ", ".join(self.transports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +70,22 @@ class Scene:
         return tuple(dict.fromkeys(box.process for box in self.boxes if box.process))
 
 
-def scene(title: str, stages: Sequence[StageConfig], entry: str) -> Scene:
-    """The picture of a valid graph."""
+def scene(
+    title: str, stages: Sequence[StageConfig], entry: str, remote: Collection[str] = ()
+) -> Scene:
+    """The picture of a valid graph; `remote` names the processes of other hosts."""
     depth = depths(stages, entry)
     ordered = sorted(stages, key=lambda stage: depth[stage.name])
-    home = {stage.name: process_of(stage) for stage in stages}
-    boxes = [Box(name=REQUEST, process="", device="", depth=0)]
-    edges = [_edge(REQUEST, entry, COORDINATOR, home[entry], streamed=False)]
+    boxes = {REQUEST: Box(name=REQUEST, process="", device="", depth=0)}
     for stage in ordered:
-        here = home[stage.name]
-        below = depth[stage.name] + 1
-        process = f"{here} x{stage.replicas}" if stage.replicas > 1 else here
-        boxes.append(Box(name=stage.name, process=process, device=_device(stage), depth=below))
-        for target in stage.next:
-            streamed = target in stage.stream_to
-            edges.append(_edge(stage.name, target, here, home[target], streamed=streamed))
+        boxes[stage.name] = _box(stage, depth[stage.name] + 1)
         if stage.terminal is not None:
             reply = reply_of(stage.terminal)
-            if reply not in {box.name for box in boxes}:
-                boxes.append(Box(name=reply, process="", device="", depth=below + 1))
-            edges.append(_edge(stage.name, reply, here, COORDINATOR, streamed=True))
-    return Scene(title=title, boxes=tuple(boxes), edges=tuple(edges))
+            end = Box(name=reply, process="", device="", depth=depth[stage.name] + 2)
+            boxes.setdefault(reply, end)
+    by_name = {stage.name: stage for stage in stages}
+    edges = [_edge(way, by_name) for way in transport.edges(ordered, entry, remote)]
+    return Scene(title=title, boxes=tuple(boxes.values()), edges=tuple(edges))
 
 
 def reply_of(terminal: str) -> str:
@@ -89,8 +93,23 @@ def reply_of(terminal: str) -> str:
     return f"{terminal} reply"
 
 
-def _edge(source: str, target: str, here: str, there: str, *, streamed: bool) -> Edge:
-    return Edge(source=source, target=target, transport=transport(here, there), streamed=streamed)
+def _box(stage: StageConfig, depth: int) -> Box:
+    process = process_of(stage)
+    if stage.replicas > 1:
+        process += f" x{stage.replicas}"
+    return Box(name=stage.name, process=process, device=_device(stage), depth=depth)
+
+
+def _edge(way: transport.Edge, stages: Mapping[str, StageConfig]) -> Edge:
+    source, target = way.source, way.target
+    if source == COORDINATOR:
+        return Edge(source=REQUEST, target=target, transports=way.transports, streamed=False)
+    stage = stages[source]
+    if target == COORDINATOR and stage.terminal is not None:
+        reply = reply_of(stage.terminal)
+        return Edge(source=source, target=reply, transports=way.transports, streamed=True)
+    streamed = target in stage.stream_to
+    return Edge(source=source, target=target, transports=way.transports, streamed=streamed)
 
 
 def _device(stage: StageConfig) -> str:

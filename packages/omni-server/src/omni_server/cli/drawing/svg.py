@@ -36,7 +36,7 @@ STYLE: Final = (
     f".small{{font-size:11px;fill:{FAINT}}}.title{{font-size:16px;font-weight:bold}}"
     ".name{font-weight:bold}.middle{text-anchor:middle}"
     f".edge{{fill:none;stroke:{FAINT};stroke-width:1.4}}.stream{{stroke:{INK};stroke-width:3}}"
-    ".object{stroke-dasharray:5 4}"
+    ".local{stroke-dasharray:5 4}"
 )
 
 
@@ -91,18 +91,18 @@ def _line(edge: Edge, layout: Layout, depths: dict[str, int], width: float) -> s
         start = (x, y)
     kinds = ["edge"]
     kinds += ["stream"] if edge.streamed else []
-    kinds += ["object"] if edge.transport is Transport.OBJECT else []
+    kinds += ["local"] if edge.transports == (Transport.LOCAL,) else []
     return f'<path class="{" ".join(kinds)}" d="{path}" marker-end="url(#tip)"/>'
 
 
 def _label(edge: Edge, layout: Layout, depths: dict[str, int], width: float) -> str:
-    """The transport, in the middle of the edge's first bend."""
+    """The transports, in the middle of the edge's first bend."""
     start, end, *_ = _points(edge, layout, depths, width)
     x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-    half = len(edge.transport) * 6.0 / 2 + 3
+    half = len(edge.label) * 6.0 / 2 + 3
     return (
         f'<rect x="{x - half:.1f}" y="{y - 8:.1f}" width="{2 * half:.1f}" height="16" '
-        f'fill="#ffffff" opacity="0.9"/>' + _text(x, y + 4, edge.transport, "small middle")
+        f'fill="#ffffff" opacity="0.9"/>' + _text(x, y + 4, edge.label, "small middle")
     )
 
 
@@ -119,7 +119,7 @@ def _points(edge: Edge, layout: Layout, depths: dict[str, int], width: float) ->
 def _legend(scene: Scene, top: float) -> list[str]:
     lines = [
         "thin, a payload, once; thick, a payload and then a stream",
-        *(f"{'dashed' if t.startswith(Transport.OBJECT) else 'solid'}, {t}" for t in TRANSPORTS),
+        *(f"{'dashed' if t.startswith(Transport.LOCAL) else 'solid'}, {t}" for t in TRANSPORTS),
     ]
     parts = [
         _text(MARGIN, top + 12 + number * LEGEND_LINE, line, "small")
