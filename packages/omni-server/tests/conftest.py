@@ -15,7 +15,8 @@ from openai import AsyncOpenAI
 
 from omni_core.coordinator.aborts import Silent
 from omni_core.errors import OmniError
-from omni_core.pipeline import Health, Pipeline, StageHealth
+from omni_core.pipeline import Edge, Health, Pipeline, StageHealth
+from omni_core.relay.transport import Transport
 from omni_core.specs import ModelInfo
 from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
 from omni_server.app import create_app
@@ -67,6 +68,7 @@ class FakePipeline(Pipeline):
         self.name, self.variant = "parrot", "speech"
         self.modalities = ("text", "audio")
         self.stages = ("thinker", "voice")
+        self.edges = (Edge(source="thinker", target="voice", transports=(Transport.CUDA_IPC,)),)
         self.script = script
         self.requests: list[Request] = []
         self.cancelled: list[tuple[str, str]] = []

@@ -120,8 +120,11 @@ def test_the_command_draws_every_format(monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"^intake +alone +cpu$", run(cli.app, words).output, re.MULTILINE)
     assert "flowchart LR" in run(cli.app, [*words, "--format", "mermaid"]).output
     assert run(cli.app, [*words, "--format", "svg"]).output.startswith("<svg ")
-    refused = run(cli.app, [*words, "--format", "png"])
-    assert isinstance(refused.exception, ConfigError)
+    assert "tcp" not in re.findall(r"\S+$", run(cli.app, words).output, re.MULTILINE)
+    far = run(cli.app, [*words, "--remote", "alone"]).output
+    assert "tcp" in re.findall(r"\S+$", far, re.MULTILINE)
+    for wrong in (["--format", "png"], ["--remote", "alonee"]):
+        assert isinstance(run(cli.app, [*words, *wrong]).exception, ConfigError)
 
 
 def test_two_terminals_of_one_modality_share_their_reply() -> None:

@@ -66,6 +66,7 @@ async def test_metrics_count_requests_latencies_tokens_and_stages(local):
         'omni_stage_running{stage="voice"} 0.0',
         'omni_stage_kv_pages{stage="thinker"} 7.0',
         'omni_relay_bytes_lent{process="talker"} 5.0',
+        'omni_edge_transport{source="thinker",target="voice",transport="cuda-ipc"} 1.0',
     ):
         assert line in text.splitlines()
 

@@ -31,6 +31,7 @@ from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
+from omni_core.relay.transport import Edge, edges
 from omni_core.specs import ModelInfo, PipelineConfig, Ref
 from omni_core.types import (
     Event,
@@ -42,6 +43,7 @@ from omni_core.types import (
 __all__ = [
     "WATCHDOG_TIMEOUT_S",
     "AdmissionLimits",
+    "Edge",
     "Health",
     "Network",
     "Observer",
@@ -85,6 +87,8 @@ class Pipeline:
         self.modalities: tuple[Modality, ...] = tuple(
             stage.terminal for stage in plan.stages if stage.terminal is not None
         )
+        far = network.guests if network else ()
+        self.edges: tuple[Edge, ...] = edges(plan.stages, plan.entry, far)
         self._plan = plan
         self._on_progress = on_progress or (lambda stage, text: None)
         self._limits = limits

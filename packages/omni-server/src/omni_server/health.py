@@ -43,7 +43,9 @@ def router(context: ServerContext) -> APIRouter:
         except NotReadyError:
             stages, relays = {}, {}
         pipeline = context.pipeline
-        text = context.metrics.render(stages, relays, pipeline.occupancy(), pipeline.health())
+        text = context.metrics.render(
+            stages, relays, pipeline.occupancy(), pipeline.health(), pipeline.edges
+        )
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -25,20 +25,32 @@ omni_relay_STAT{process}                   the same of `Pipeline.relay_stats()`:
   bytes_copied_out                         read by copying, as the writer's pool was half full
   slots_used, slots_total, segment_bytes   of the process's pool; files of what is too large for it
   waits, waits_timed_out                   for room in the pool; the latter failed their requests
+  bytes_tcp                                to other hosts
+  card_bytes_pooled, card_bytes_direct     stayed on a card (CUDA IPC): copied to its pool, or read
+                                           where they lay
+  card_bytes_copied_out                    read by copying, as the writer's pool was half full
+  card_full, card_elsewhere                tensors that left their card: for lack of room to lend,
+                                           or as their reader does not use it
+  card_slots_lent, card_direct_lent_bytes  what readers have of it now
+  card_lenders                             processes that this one has read from
   messages_refused                         that were no message of ours, and were dropped
+omni_edge_transport{source,target,transport}
+                                           1 for each way that tensors take between two stages, or
+                                           a stage and the coordinator: "local", "shm",
+                                           "cuda-ipc", "tcp"
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from omni_core.pipeline import Health, Occupancy
+from omni_core.pipeline import Edge, Health, Occupancy
 from omni_core.types import AudioDelta, Event, Finished, TextDelta
 
 ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -96,13 +108,21 @@ class Metrics:
     def _latency(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, buckets=LATENCY_BUCKETS_S, registry=self.registry)
 
-    def render(self, stages: Stats, relays: Stats, occupancy: Occupancy, health: Health) -> bytes:
+    def render(
+        self,
+        stages: Stats,
+        relays: Stats,
+        occupancy: Occupancy,
+        health: Health,
+        edges: Sequence[Edge],
+    ) -> bytes:
         """The exposition text, with the numbers of the stages, of their processes and what goes
         between these, and of the queue before them."""
         families = CollectorRegistry()
         families.register(_StatsCollector("stage", stages))
         families.register(_StatsCollector("stage", _processes(health)))
         families.register(_StatsCollector("relay", relays, label="process"))
+        families.register(_EdgeCollector(edges))
         families.register(_OccupancyCollector(occupancy))
         return generate_latest(self.registry) + generate_latest(families)
 
@@ -171,6 +191,20 @@ class _StatsCollector(Collector):
                 )
                 family.add_metric([owner], value)
         return families.values()
+
+
+class _EdgeCollector(Collector):
+    def __init__(self, edges: Sequence[Edge]) -> None:
+        self._edges = edges
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "omni_edge_transport", "How tensors travel", labels=["source", "target", "transport"]
+        )
+        for edge in self._edges:
+            for transport in edge.transports:
+                family.add_metric([edge.source, edge.target, transport], 1)
+        yield family
 
 
 class _OccupancyCollector(Collector):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from omni_core.errors import ConfigError
+from omni_core.relay.transport import ends
+from omni_core.specs import StageConfig
 from omni_server.cli.configuration import command_line, guests, read, resolve_pipeline
 from omni_server.cli.drawing import mermaid, plain, svg
 from omni_server.cli.drawing.scene import Scene, scene
@@ -50,4 +52,12 @@ def graph(
     resolved = resolve_pipeline(configuration, pipeline)
     title = f"{resolved.pipeline.name}, variant {resolved.settings['variant'].value}"
     far = guests(configuration.server)
+    _check(far, resolved.stages)
     typer.echo(draw(scene(title, resolved.stages, resolved.pipeline.entry, far)))
+
+
+def _check(remote: Sequence[str], stages: Sequence[StageConfig]) -> None:
+    places = dict.fromkeys(end.process for stage in stages for end in ends(stages, stage))
+    if unknown := [name for name in remote if name not in places]:
+        named = ", ".join(unknown)
+        raise ConfigError(f"remote: no process {named}; there are {', '.join(places)}")
