@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from omni_core import curve
 from omni_core.errors import ConfigError, StageDiedError
 from omni_core.pipeline import Network, Pipeline
 from omni_core.testing import echo
@@ -68,9 +69,9 @@ def write_secret(path: Path, text: str) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -80,12 +81,27 @@ def loopback() -> Hosts:
     return Hosts(address=f"tcp://127.0.0.1:{free_port()}")
 
 
-def load(path: Path, hosts: Hosts, secret: Path, guests: Sequence[str] = ("voice",)) -> Pipeline:
+@pytest.fixture
+def loopback6() -> Hosts:
+    try:
+        return Hosts(address=f"tcp://[::1]:{free_port('::1')}")
+    except OSError as exc:
+        pytest.skip(f"there is no IPv6 here: {exc}")
+
+
+def load(
+    path: Path,
+    hosts: Hosts,
+    secret: Path,
+    guests: Sequence[str] = ("voice",),
+    watchdog_timeout_s: float | None = None,
+) -> Pipeline:
     return Pipeline.load(
         echo.write_checkpoint(path / "model"),
         plugins=echo.plugins(),
         device="cpu",
         network=Network(listen=hosts.address, secret_file=secret, guests=tuple(guests)),
+        watchdog_timeout_s=watchdog_timeout_s,
     )
 
 
@@ -141,6 +157,13 @@ async def test_a_stage_on_another_host_serves_like_one_of_this_host(
         assert await asyncio.wait_for(voice.wait(), SOON_S) == 0, "asked to leave"
 
 
+async def test_over_ipv6(tmp_path: Path, loopback6: Hosts, secret: Path) -> None:
+    async with guest(loopback6, secret), load(tmp_path, loopback6, secret) as pipeline:
+        said, heard, _ = await ask(pipeline, "one big word")  # from a stage here to the guest
+        assert said == "one big word "
+        assert heard.shape == (3 * echo.SAMPLES_PER_WORD,)
+
+
 async def test_all_stages_elsewhere_and_a_tensor_of_megabytes(
     tmp_path: Path, loopback: Hosts, secret: Path
 ) -> None:
@@ -177,6 +200,31 @@ async def test_a_guest_that_is_gone_fails_its_requests_and_the_next_takes_its_pl
             await until(lambda: pipeline.health().status == "ready")
             said, *_ = await ask(pipeline, ECHO)
             assert said == "one two three "
+
+
+@pytest.mark.parametrize("found_by", ["heartbeat", "watchdog"])
+async def test_a_guest_that_stands_still_is_as_good_as_gone(
+    tmp_path: Path,
+    loopback: Hosts,
+    secret: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found_by: str,
+) -> None:
+    if found_by == "heartbeat":
+        monkeypatch.setattr(curve, "_HEARTBEAT_MS", 200)
+        monkeypatch.setattr(curve, "_SILENCE_MS", 1000)
+    watchdog_timeout_s = 1.0 if found_by == "watchdog" else None
+    pipeline = load(tmp_path, loopback, secret, watchdog_timeout_s=watchdog_timeout_s)
+    async with guest(loopback, secret) as voice, pipeline:
+        asked = asyncio.create_task(ask(pipeline, "hang"))
+        await until(lambda: pipeline.occupancy().in_flight == 1)
+        voice.send_signal(signal.SIGSTOP)
+        with pytest.raises(StageDiedError):
+            await asyncio.wait_for(asked, SOON_S)
+        cause = "connection" if found_by == "heartbeat" else "hang"
+        assert pipeline.health().stages["voice"].last_death == cause
+        voice.send_signal(signal.SIGCONT)
+        assert await asyncio.wait_for(voice.wait(), SOON_S) == 1, "it learns of it, and leaves"
 
 
 async def test_a_guest_leaves_when_the_coordinator_is_gone(

@@ -18,7 +18,7 @@ from omni_core.addresses import segments
 from omni_core.coordinator import backoff as backoff_module
 from omni_core.coordinator import supervisor, warm_up
 from omni_core.coordinator.coordinator import Active, Coordinator
-from omni_core.coordinator.health import Health
+from omni_core.coordinator.health import Health, ReplicaHealth
 from omni_core.coordinator.runtime import Runtime
 from omni_core.errors import ErrorInfo, NotReadyError, OutOfMemoryError, StageDiedError
 from omni_core.messages import Crash, Ready, StreamDone, ToCoordinator
@@ -31,10 +31,14 @@ NOTICED_S = 2.0
 BACK_S = 20.0
 
 
-def load(path: Path, **overrides: str) -> Pipeline:
-    model = echo.write_checkpoint(path)
-    given = {name.replace("__", "."): value for name, value in overrides.items()}
-    return Pipeline.load(model, plugins=echo.plugins(), device="cpu", overrides=given)
+def load(path: Path, *, watchdog_timeout_s: float = 30, **overrides: str) -> Pipeline:
+    return Pipeline.load(
+        echo.write_checkpoint(path),
+        plugins=echo.plugins(),
+        device="cpu",
+        overrides={name.replace("__", "."): value for name, value in overrides.items()},
+        watchdog_timeout_s=watchdog_timeout_s,
+    )
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ async def test_a_killed_process_takes_its_requests_along_and_comes_back(pipeline
         await ask(pipeline, "a", "audio")
     await ask(pipeline, "text goes on")
     after = (await until(pipeline, is_ready, BACK_S)).stages
-    assert after["voice"].restarts == 1
+    assert (after["voice"].restarts, after["voice"].last_death) == (1, "exit")
     assert after["voice"].pid not in (0, before["voice"].pid)
     assert after["writer"] == before["writer"]
     assert not written.done()
@@ -108,6 +112,8 @@ async def test_a_crash_is_told_with_its_cause_and_mended(pipeline: Pipeline) -> 
         await ask(pipeline, "crash:writer")
     health = await until(pipeline, is_ready, BACK_S)
     assert [health.stages[name].restarts for name in ("intake", "writer", "voice")] == [1, 1, 0]
+    assert health.stages["writer"].last_death == "crash"
+    assert health.stages["voice"].last_death is msgspec.UNSET
     await ask(pipeline, "a b", "text", "audio")
 
 
@@ -261,6 +267,44 @@ async def test_a_dead_replica_is_drained_and_the_others_go_on(tmp_path: Path) ->
             await ask(pipeline, "a b", "text", "audio")
         stats = await pipeline.stats()
         assert (stats["voice"]["requests"], stats["voice.1"]["requests"]) == (3, 7)
+
+
+async def test_a_replica_that_keeps_dying_is_done_without_while_another_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff_module, "DEATHS", 2)
+    async with load(tmp_path, voice__replicas="2") as pipeline:
+
+        def replica(health: Health) -> ReplicaHealth:
+            assert health.stages["voice"].replicas != msgspec.UNSET
+            return health.stages["voice"].replicas["voice"]
+
+        ending = asyncio.create_task(pipeline.failed())
+        os.kill(replica(pipeline.health()).pid, signal.SIGKILL)
+        await until(pipeline, lambda health: replica(health).restarts == 1, BACK_S)
+        os.kill(replica(await until(pipeline, is_ready, BACK_S)).pid, signal.SIGKILL)
+        await until(pipeline, lambda health: replica(health).last_death == "crash_loop", BACK_S)
+        health = pipeline.health()
+        assert (health.status, replica(health).state) == ("degraded", "dead")
+        assert health.stages["voice"].state == "ready"
+        await ask(pipeline, "a b", "text", "audio")
+        assert not ending.done()
+        os.kill(health.stages["voice"].pid, signal.SIGKILL)
+        await until(pipeline, lambda health: health.stages["voice"].restarts == 2, BACK_S)
+        os.kill(
+            (await until(pipeline, lambda h: h.stages["voice"].state == "ready", BACK_S))
+            .stages["voice"]
+            .pid,
+            signal.SIGKILL,
+        )
+        error = await asyncio.wait_for(ending, BACK_S)
+        assert "'voice.1@1' ended" in error.message, "nobody is left to go on"
+
+
+async def test_a_process_that_only_computes_is_not_taken_to_hang(tmp_path: Path) -> None:
+    async with load(tmp_path, watchdog_timeout_s=1.0) as pipeline:
+        await ask(pipeline, "busy", "text", "audio")
+        assert pipeline.health().stages["writer"].restarts == 0
 
 
 async def test_a_group_is_replicated_as_a_whole(tmp_path: Path) -> None:

@@ -47,11 +47,13 @@ class GuestProcess(StageProcess):
     def __init__(self, invitation: Invitation) -> None:
         """ConfigError for an invitation that cannot be used."""
         self._coordinator_host = _host(invitation.coordinator, "connect")
+        self._own_host = _interface_to(self._coordinator_host)
         if invitation.listen is not None:
             _host(invitation.listen, "listen", listening=True)
         book = AddressBook(None, read_secret(invitation.secret_file))
         book.learn(COORDINATOR, invitation.coordinator)
-        super().__init__(invitation.process, Home(book=book, tcp=invitation.listen))
+        listen = invitation.listen or f"tcp://{self._own_host}:*"
+        super().__init__(invitation.process, Home(book=book, tcp=listen))
         self._invitation = invitation
         self._clock_offset_s = 0.0
         self._line = self._egress.watch(COORDINATOR)
@@ -62,12 +64,11 @@ class GuestProcess(StageProcess):
         super().report(shifted(message, -self._clock_offset_s))
 
     def _hello(self) -> Hello:
-        own = _interface_to(self._coordinator_host)
         return Hello(
             version=PROTOCOL_VERSION,
             process=self._name,
             pid=os.getpid(),
-            address=seen_from(self._ingress.address, own),
+            address=seen_from(self._ingress.address, self._own_host),
             guest=True,
         )
 

@@ -6,6 +6,7 @@ carries requests rather than what computes them:
     fail:intake  fail:writer   fail the request there with a RequestError
     crash:writer               raise in the writer's loop, which ends its process
     die:writer                 end the writer's process at once
+    busy                       compute for two seconds in pure Python
     hang                       say "hang" and then hold the request until it is aborted
     big                        hand on a tensor that is too large to travel inline
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import assert_never
@@ -43,6 +45,7 @@ from omni_core.types import (
 SAMPLE_RATE = 24_000
 SAMPLES_PER_WORD = 240
 BIG_BYTES = 4 * 1024 * 1024
+BUSY_S = 2.0
 
 
 def intake(works: list[Work]) -> list[Payload | RequestError]:
@@ -101,6 +104,8 @@ class Writer:
                     raise RuntimeError("asked to crash")
                 case "die:writer":
                     os._exit(3)
+                case "busy":
+                    _compute(BUSY_S)
                 case "big" if int(work.payload["ballast"].sum()) != _ballast_sum():
                     raise RuntimeError("the ballast arrived damaged")
             if word == "hang":
@@ -227,6 +232,12 @@ def write_checkpoint(directory: Path) -> str:
     config = {"architectures": list(PIPELINE.architectures)}
     (directory / "config.json").write_text(json.dumps(config))
     return str(directory)
+
+
+def _compute(seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass
 
 
 def _ballast_sum() -> int:
