@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,7 +143,13 @@ def test_a_full_card_says_so_at_once(ends: Ends) -> None:
     ends.send(SLOT)
 
 
-def test_a_card_without_room_for_a_pool_is_full_until_there_is_some(tmp_path: Path) -> None:
+def no_room(descriptor: int, offset: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, "no room")
+
+
+def test_a_card_without_room_for_a_pool_is_full_until_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     card = FakeCard(tmp_path, limit_bytes=700)
     relay = CudaIpcRelay(tmp_path, "sender", [card], POOL)
     taken = card.allocate(600)
@@ -150,8 +158,29 @@ def test_a_card_without_room_for_a_pool_is_full_until_there_is_some(tmp_path: Pa
         relay.place(small, "reader")
     assert lent(relay) == (0, 0)
     card.free(taken)
+    with monkeypatch.context() as crowded:
+        crowded.setattr(os, "posix_fallocate", no_room)
+        with pytest.raises(RelayFullError):
+            relay.place(small, "reader")
+    assert list(tmp_path.iterdir()) == []
     relay.place(small, "reader")
     assert lent(relay) == (1, 0)
+    relay.close()
+
+
+def test_a_card_that_can_share_nothing_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    card = FakeCard(tmp_path)
+    monkeypatch.setattr(card, "export", lambda address: None)
+    relay = CudaIpcRelay(tmp_path, "sender", [card], POOL)
+    for _ in range(3):
+        with pytest.raises(RelayFullError):
+            relay.place(torch.from_numpy(noise(1)), "reader")
+    assert [record.message for record in caplog.records] == [
+        "tensors of cpu will go through the host: other processes cannot reach the memory of cpu"
+    ]
+    assert list(tmp_path.iterdir()) == []
     relay.close()
 
 

@@ -81,7 +81,7 @@ class Card(Protocol):
         """A copy of a view in memory of this process; OutOfMemoryError."""
 
     def event(self) -> CardEvent:
-        """A new event that other processes can open."""
+        """A new event that other processes can open; StageError if there are none."""
 
     def open_event(self, handle: bytes) -> CardEvent:
         """An event of another process."""
@@ -160,9 +160,12 @@ class CudaCard:
         """See `Card.event`."""
         import torch
 
-        with torch.cuda.device(self._index):  # an event belongs to the card current when it is made
-            event = torch.cuda.Event(interprocess=True)  # type: ignore[no-untyped-call]
-            event.ipc_handle()  # type: ignore[no-untyped-call]
+        try:
+            with torch.cuda.device(self._index):  # an event belongs to the card that is current now
+                event = torch.cuda.Event(interprocess=True)  # type: ignore[no-untyped-call]
+                event.ipc_handle()  # type: ignore[no-untyped-call]
+        except RuntimeError as exc:
+            raise StageError(f"{self.device} has no events for several processes: {exc}") from exc
         return _CudaEvent(self._index, event)
 
     def open_event(self, handle: bytes) -> CardEvent:
@@ -254,7 +257,10 @@ class _Driver:
                 ctypes.byref(address), foreign, ctypes.c_uint(_LAZY_PEER_ACCESS)
             )
         if code != 0:
-            raise ProtocolError(f"memory of another process cannot be mapped: {self._name(code)}")
+            raise ProtocolError(
+                f"memory of another process cannot be mapped: {self._name(code)}; if it never can "
+                "be here, set OMNI_CARD_POOL_MIB=0"
+            )
         return address.value
 
     def close(self, address: int) -> None:

@@ -13,7 +13,7 @@ instead; no cycle of stages can wait for a card. Knows the cards of this process
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import threading
 from collections import Counter
@@ -21,7 +21,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omni_core.errors import OutOfMemoryError, RelayFullError
+from omni_core.errors import OutOfMemoryError, RelayFullError, StageError
 from omni_core.relay.cuda_borrower import CardBorrower
 from omni_core.relay.cuda_device import Card
 from omni_core.relay.cuda_ledger import CardReference
@@ -29,6 +29,8 @@ from omni_core.relay.cuda_lender import NOTHING_LENT, CardLender, CardPool
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger("omni.relay")
 
 
 class CudaIpcRelay:
@@ -89,10 +91,15 @@ class CudaIpcRelay:
         self._borrower.close()
 
     def _lender(self, device: str) -> CardLender | None:
-        """None if there is no memory for a pool, or no more lending."""
-        if device not in self._lenders and not self._closed:
-            with contextlib.suppress(OutOfMemoryError):
+        """None if there is no memory for a pool or its ledger now, or no lending any more."""
+        if device not in self._lenders and device in self._cards and not self._closed:
+            try:
                 self._lenders[device] = CardLender(self._stem, self._cards[device], self._pool)
+            except (OutOfMemoryError, OSError):
+                return None
+            except StageError as exc:
+                log.warning("tensors of %s will go through the host: %s", device, exc)
+                del self._cards[device]
         return self._lenders.get(device)
 
     def _all_lenders(self) -> list[CardLender]:

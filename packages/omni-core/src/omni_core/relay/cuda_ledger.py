@@ -61,13 +61,16 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, head: Head) -> Ledger:
-        """A fresh file in which nothing is lent."""
+        """A fresh file in which nothing is lent; OSError, and no file, if there is no room."""
         encoded = msgspec.msgpack.encode(head)
         offset = _words_at(len(encoded))
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, offset + len(head.events) * _WORD_BYTES)
             mapped = mmap.mmap(descriptor, 0)
+        except OSError:
+            path.unlink()
+            raise
         finally:
             os.close(descriptor)
         mapped[_WORD_BYTES : _WORD_BYTES + len(encoded)] = encoded

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from omni_core.errors import ConfigError, OutOfMemoryError
+from omni_core.errors import ConfigError, StageError
 from omni_core.relay.cuda_device import Card, CardEvent, Export
 from omni_core.relay.cuda_ledger import CardReference, Head, Ledger
 from omni_core.relay.transport import CARD_POOL_VARIABLE
@@ -66,28 +66,19 @@ class CardLender:
     """Lends tensors of one card; safe from any thread."""
 
     def __init__(self, stem: Path, card: Card, pool: CardPool) -> None:
-        """`stem` begins the path of the ledger. OutOfMemoryError if there is no room for the pool
-        or its ledger."""
+        """`stem` begins the path of the ledger. OutOfMemoryError if there is no room for the pool,
+        OSError if there is none for the ledger, StageError if the card can share nothing."""
         self._card = card
         self._limits = pool
         self._lock = threading.Lock()
         self._memory = card.allocate(pool.slot_bytes * pool.slots)
-        exported = card.export(self._memory)
-        assert exported is not None, "a card's own allocations can be exported"
         tickets = pool.slots + pool.direct_tickets
-        self._events = [card.event() for _ in range(tickets)]
-        head = Head(
-            card=card.uuid,
-            pool=exported.handle,
-            slot_bytes=pool.slot_bytes,
-            slots=pool.slots,
-            events=tuple(event.handle() for event in self._events),
-        )
         try:
-            self._ledger = Ledger.create(stem.with_name(f"{stem.name}.card-{card.uuid}"), head)
-        except OSError as exc:
+            self._events = [card.event() for _ in range(tickets)]
+            self._ledger = self._publish(stem)
+        except (StageError, OSError):
             card.free(self._memory)
-            raise OutOfMemoryError(f"shared memory has no room for a ledger: {exc}") from exc
+            raise
         self._generations = [0] * tickets
         self._busy = [False] * tickets
         self._last_ticket = list(range(pool.slots))
@@ -95,6 +86,19 @@ class CardLender:
         self._loans: dict[int, _Loan] = {}
         self._closed = False
         self._bytes = {"pooled": 0, "direct": 0}
+
+    def _publish(self, stem: Path) -> Ledger:
+        exported = self._card.export(self._memory)
+        if exported is None:
+            raise StageError(f"other processes cannot reach the memory of {self._card.device}")
+        head = Head(
+            card=self._card.uuid,
+            pool=exported.handle,
+            slot_bytes=self._limits.slot_bytes,
+            slots=self._limits.slots,
+            events=tuple(event.handle() for event in self._events),
+        )
+        return Ledger.create(stem.with_name(f"{stem.name}.card-{self._card.uuid}"), head)
 
     def place(self, data: torch.Tensor, target: str) -> CardReference | None:
         """None if there is no room."""
