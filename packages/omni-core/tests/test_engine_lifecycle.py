@@ -297,6 +297,18 @@ def test_a_runner_that_waits_for_chunks_is_left_out_until_it_has_them() -> None:
     assert engine.stats().running == 0
 
 
+def test_a_runner_that_looks_ahead_is_always_ready() -> None:
+    class Unasked(ScriptRunner):
+        lookahead = True
+
+        def ready(self, seq: Sequence) -> bool:
+            raise AssertionError("asked")
+
+    engine = engine_of(Unasked())
+    engine.add(make("r", "abc."))
+    assert [o.token for o in finish(engine)] == ids("abc.")
+
+
 def test_chunks_for_a_waiting_request_reach_it_in_order() -> None:
     engine = engine_of(ScriptRunner(feedback=True), max_running=1)
     engine.add(make("a", "."))
