@@ -64,8 +64,7 @@ class First:
                 match item:
                     case Work():
                         self._requests += 1
-                        outbox.send(item.request_id, self._payload(item))
-                        outbox.done(item.request_id)
+                        outbox.pass_on(item.request_id, self._payload(item))
                     case Abort():
                         outbox.released(item.request_id)
                     case Close():
@@ -120,12 +119,12 @@ class Second:
 
     def _enter(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
-        outbox.send(work.request_id, work.payload)
         if chunks := work.payload.get("chunks"):
+            outbox.send(work.request_id, work.payload)
             samples = np.zeros(work.payload["chunk_bytes"] // _ITEM_BYTES, np.float32)
             self._streams[work.request_id] = chunks, samples
         else:
-            outbox.done(work.request_id)
+            outbox.pass_on(work.request_id, work.payload)
 
     def _turn(self, outbox: Outbox) -> None:
         share = max(1, TURN_CHUNKS // max(1, len(self._streams)))

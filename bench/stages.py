@@ -63,6 +63,10 @@ class Listener:
     def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
         """See `Outbox.send`; nobody is there to take it."""
 
+    def pass_on(self, request_id: str, payload: Payload) -> None:
+        """See `Outbox.pass_on`."""
+        self._end()
+
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """See `Outbox.stream`."""
         self._note(request_id, data)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from omni_core.coordinator.coordinator import Active, Coordinator
 from omni_core.coordinator.fleet import Fleet
@@ -42,6 +43,9 @@ OPENS = {
     "voice": (),
 }
 SILENT = {"entry": ("join",), "join": ("think",), "think": ("detok",), "detok": ()}
+
+
+END_NOWHERE = Done(request_id="any", stage="nowhere", start_s=0.0, first_output_s=None, end_s=0.0)
 
 
 class Desk:
@@ -115,8 +119,37 @@ def test_dones_in_any_order_finish_exactly_once() -> None:
     assert desk.aborted() == set()
 
 
+def test_ends_that_ride_with_the_last_one_count_as_if_told_alone() -> None:
+    desk = Desk()
+    apart, together = desk.submit("text"), desk.submit("text")
+    for stage in SILENT:
+        desk.done(apart, stage, opened=SILENT[stage])
+    times = {"start_s": together.submitted_s + 1, "first_output_s": None}
+    *before, last = (
+        Done(
+            request_id=together.request_id,
+            stage=stage,
+            opened=opened,
+            **times,
+            end_s=together.submitted_s + 2,
+        )
+        for stage, opened in SILENT.items()
+    )
+    desk.coordinator.handle(replace(last, before=tuple(before)))
+    [[one], [other]] = [events(apart), events(together)]
+    assert isinstance(one, Finished)
+    assert isinstance(other, Finished)
+    assert [span.stage for span in one.timeline] == [span.stage for span in other.timeline]
+    assert desk.coordinator.in_flight == 0
+
+
 @pytest.mark.parametrize(
-    "false", [{"stage": "nowhere"}, {"stage": "entry", "opened": ("nowhere",)}]
+    "false",
+    [
+        {"stage": "nowhere"},
+        {"stage": "entry", "opened": ("nowhere",)},
+        {"stage": "entry", "before": (END_NOWHERE,)},
+    ],
 )
 def test_the_end_of_a_stage_that_no_request_visits_fails_the_request(false: dict[str, Any]) -> None:
     desk = Desk()

@@ -87,8 +87,24 @@ def links() -> RecordingLinks:
 
 def outbox_of(links: RecordingLinks, params: RequestParams = BOTH, **fields: Any) -> StageOutbox:
     outbox = StageOutbox(doc(**fields), links)
-    outbox.begin("r", params, PINS)
+    outbox.begin(entering(params))
     return outbox
+
+
+def entering(params: RequestParams = BOTH, *ended: Done) -> DataReady:
+    return DataReady(
+        request_id="r",
+        source="front",
+        target="mid",
+        params=params,
+        payload={},
+        pins=PINS,
+        ended=ended,
+    )
+
+
+def end_of(stage: str) -> Done:
+    return Done(request_id="r", stage=stage, start_s=1.0, first_output_s=None, end_s=2.0)
 
 
 def targets(links: RecordingLinks) -> list[str]:
@@ -115,6 +131,49 @@ def test_send_goes_to_every_next_and_done_names_them(links: RecordingLinks) -> N
     assert (done.opened, done.usage.text_tokens, done.finish_reason) == (("say", "sing"), 3, None)
     assert done.first_output_s is not None
     assert done.start_s <= done.first_output_s <= done.end_s
+    assert outbox.held() == 0
+
+
+def test_a_request_passed_on_takes_the_ends_with_it(links: RecordingLinks) -> None:
+    outbox = StageOutbox(doc(), links)
+    outbox.begin(entering(BOTH, end_of("front")))
+    outbox.begin(entering(BOTH, end_of("side")))
+    outbox.pass_on("r", {"x": 1})
+    assert (links.reported, outbox.held()) == ([], 0)
+    say, sing = links.delivered
+    assert isinstance(say, DataReady)
+    assert isinstance(sing, DataReady)
+    assert (say.payload, sing.payload, sing.ended) == ({"x": 1}, {"x": 1}, ())
+    assert [done.stage for done in say.ended] == ["front", "side", "mid"]
+    own = say.ended[-1]
+    assert own.opened == ("say", "sing")
+    assert own.first_output_s is not None
+    outbox.pass_on("r", {"x": 2})  # it has left
+    assert len(links.delivered) == 2
+
+
+def test_who_ends_a_request_tells_of_the_ends_before(links: RecordingLinks) -> None:
+    outbox = StageOutbox(doc(), links)
+    outbox.begin(entering(BOTH, end_of("front")))
+    outbox.complete("r")
+    [done] = links.reported
+    assert isinstance(done, Done)
+    assert (done.stage, done.before) == ("mid", (end_of("front"),))
+
+
+def test_a_request_passed_on_to_nobody_ends_here(links: RecordingLinks) -> None:
+    outbox = outbox_of(links, next=())
+    outbox.pass_on("r", {})
+    [done] = links.reported
+    assert isinstance(done, Done)
+    assert (done.opened, links.delivered) == ((), [])
+
+
+def test_what_cannot_be_passed_on_fails_its_request(links: RecordingLinks) -> None:
+    outbox = outbox_of(links)
+    outbox.send("r", {}, target="say")
+    outbox.pass_on("r", {})
+    assert "sent the request to 'say' twice" in error_of(links).message
     assert outbox.held() == 0
 
 
@@ -452,7 +511,8 @@ def test_an_aborted_request_is_forgotten_and_stays_so(stage: str) -> None:
     bench.data("b")
     bench.chunk(1)
     stats = bench.node.stats()
-    assert (stats["late"], stats["tombstones"], stats["gathering"]) == (3, 1, 0)
+    assert (stats["late"], stats["gathering"]) == (3, 0)
+    assert stats["tombstones"] == (2 if stage == "working" else 1)
     assert stats["inbox"] == (2 if stage == "working" else 1)
     items = bench.received()
     assert items[-1] == Abort("r")
@@ -490,3 +550,14 @@ def test_a_loop_that_ends_by_itself_is_a_crash() -> None:
     bench.node.start()
     bench.node.join(10)
     assert bench.crashes[0][1].message == "the loop ended without being asked to"
+
+
+def test_an_abort_is_remembered_however_many_requests_come_after_it() -> None:
+    bench = Bench()
+    bench.data("a", request_id="aborted")
+    bench.node.abort("aborted")
+    for number in range(20_000):
+        bench.data("a", request_id=str(number))
+    late = bench.node.stats()["late"]
+    bench.data("b", request_id="aborted")
+    assert (late, bench.node.stats()["late"]) == (0, 1)

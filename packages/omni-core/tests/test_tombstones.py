@@ -15,7 +15,7 @@ def test_the_oldest_go_when_there_are_too_many() -> None:
 
 def test_the_oldest_go_when_they_are_too_old() -> None:
     now_s = 0.0
-    stones = Tombstones(lifetime_s=10, clock=lambda: now_s)
+    stones = Tombstones(most=9, lifetime_s=10, clock=lambda: now_s)
     stones.set("a")
     now_s = 6.0
     stones.set("b")

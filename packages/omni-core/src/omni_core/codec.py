@@ -107,7 +107,9 @@ class Codec:
         self._relays = _Relays(shm)
         self._threads = threading.local()
         self._incoming = _Incoming(self._relays)
-        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+        self._kind: Any = None
+        """What was decoded last; a process decodes one kind only."""
+        self._kinds_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
         self._splitter = msgspec.msgpack.Decoder(list[msgspec.Raw])
         self._scavenger = msgspec.msgpack.Decoder(ext_hook=self._incoming.drop)
         self.bytes_inline = 0
@@ -175,12 +177,13 @@ class Codec:
             self._scavenger.decode(raw)
 
     def _decoder(self, kind: Any) -> msgspec.msgpack.Decoder[Any]:
-        decoder = self._decoders.get(kind)
-        if decoder is None:  # building one costs ten times what decoding a message does
-            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(
+        """The last one, as a rule: it costs ten times what decoding a message does."""
+        if kind is not self._kind:
+            self._kind = kind
+            self._kinds_decoder = msgspec.msgpack.Decoder(
                 kind, ext_hook=self._incoming.tensor, dec_hook=_expect_instance
             )
-        return decoder
+        return self._kinds_decoder
 
 
 def batch(encoded: Sequence[Frame]) -> bytes:

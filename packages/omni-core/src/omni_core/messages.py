@@ -85,6 +85,26 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stage: str
 
 
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """A stage holds nothing of the request any more.
+
+    Times are CLOCK_MONOTONIC seconds, which all processes of a host share.
+    """
+
+    request_id: str
+    stage: str
+    opened: tuple[str, ...] = ()
+    """Stages this one handed the request to; they owe a `Done` of their own."""
+    usage: Usage = Usage()
+    finish_reason: FinishReason | None = None
+    """Set by terminal stages."""
+    start_s: float
+    first_output_s: float | None
+    end_s: float
+    before: tuple[Done, ...] = ()
+    """The ends that came with `DataReady.ended`; they have none of their own."""
+
+
 class DataReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A request enters `target`."""
 
@@ -95,6 +115,9 @@ class DataReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     payload: Any
     pins: dict[str, str] = {}
     """{stage: process} of the stages the request can visit, for all its life."""
+    ended: tuple[Done, ...] = ()
+    """Ends of stages before `target`, the sender's last. Whoever ends the request next tells the
+    coordinator of them: a message of their own costs more than this one."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -120,24 +143,6 @@ class Emit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: str
     stage: str
     event: Event
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """A stage holds nothing of the request any more.
-
-    Times are CLOCK_MONOTONIC seconds, which all processes of a host share.
-    """
-
-    request_id: str
-    stage: str
-    opened: tuple[str, ...] = ()
-    """Stages this one handed the request to; they owe a `Done` of their own."""
-    usage: Usage = Usage()
-    finish_reason: FinishReason | None = None
-    """Set by terminal stages."""
-    start_s: float
-    first_output_s: float | None
-    end_s: float
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -182,7 +182,7 @@ class Coordinator:
             case Emit():
                 self._tell(active, message.event)
             case Done():
-                self._stage_done(active, message)
+                self._stages_done(active, (*message.before, message))
             case Fail():
                 self._fail(active, from_info(message.error))
             case _:
@@ -263,7 +263,10 @@ class Coordinator:
             self._enter(active, active.pins)
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             self._forget(active)
-            active.events.put(_refusal(exc))
+            refusal = _refusal(exc)
+            active.events.put(refusal)
+            if not warm_up:
+                self._observer.refused(refusal.code or "")
 
     def _enter(self, active: Active, pins: dict[str, str]) -> None:
         self._send(
@@ -314,10 +317,24 @@ class Coordinator:
                     param="modalities",
                 )
 
-    def _stage_done(self, active: Active, done: Done) -> None:
-        if not active.needed.issuperset((done.stage, *done.opened)):
-            self._fail(active, ProtocolError(f"{done.stage!r} ended what is none of its requests"))
-            return
+    def _stages_done(self, active: Active, ends: tuple[Done, ...]) -> None:
+        for done in ends:
+            if not active.needed.issuperset((done.stage, *done.opened)):
+                error = ProtocolError(f"{done.stage!r} ended what is none of its requests")
+                self._fail(active, error)
+                return
+            self._note_end(active, done)
+        if active.visited <= active.done:
+            self._end(active)
+            active.events.put(
+                Finished(
+                    finish_reason=active.finish_reason,
+                    usage=active.usage,
+                    timeline=tuple(sorted(active.spans, key=lambda span: span.start_s)),
+                )
+            )
+
+    def _note_end(self, active: Active, done: Done) -> None:
         active.done.add(done.stage)
         active.visited.update(done.opened)
         if done.usage != _NO_USAGE:
@@ -333,15 +350,6 @@ class Coordinator:
                 end_s=done.end_s - active.submitted_s,
             )
         )
-        if active.visited <= active.done:
-            self._end(active)
-            active.events.put(
-                Finished(
-                    finish_reason=active.finish_reason,
-                    usage=active.usage,
-                    timeline=tuple(sorted(active.spans, key=lambda span: span.start_s)),
-                )
-            )
 
     def _fail(self, active: Active, error: OmniError) -> None:
         if not active.ended:

@@ -68,6 +68,7 @@ class Fleet:
             ]
         self.replicas = [replica for group in self._groups.values() for replica in group]
         self._by_process = {replica.process: replica for replica in self.replicas}
+        self._split: dict[frozenset[str], dict[str, list[str]]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +103,9 @@ class Fleet:
 
     def down(self, stages: Iterable[str], *, warm_up: bool = False) -> list[str]:
         """The stages among these that no process takes a request for now."""
-        return sorted([stage for stage in stages if not self._choices(stage, warm_up)])
+        by_group = self._by_group(stages)
+        down = [members for group, members in by_group.items() if not self._able(group, warm_up)]
+        return sorted(itertools.chain.from_iterable(down))
 
     def any_built(self, stages: Iterable[str]) -> bool:
         """Whether a warm-up request for these stages would be of use."""
@@ -116,18 +119,16 @@ class Fleet:
     def pin(self, stages: Collection[str], *, warm_up: bool = False) -> dict[str, str]:
         """{stage: process}, of each group the one with the least to do; NotReadyError if there is
         none. A warm-up request prefers processes that have not served yet."""
-        chosen: dict[str, Replica] = {}
-        for stage in stages:
-            group = self._group_of[stage]
-            if group not in chosen:
-                choices = self._choices(stage, warm_up)
-                if not choices:
-                    self.require(stages, warm_up=warm_up)
-                chosen[group] = min(choices, key=_preference)
-        for replica in chosen.values():
+        chosen: list[tuple[Replica, list[str]]] = []
+        for group, members in self._by_group(stages).items():
+            able = self._able(group, warm_up)
+            if not able:
+                self.require(stages, warm_up=warm_up)
+            chosen.append((able[0] if len(able) == 1 else min(able, key=_preference), members))
+        for replica, _ in chosen:
             replica.load += 1
             replica.turn = next(self._turns)
-        return {stage: chosen[self._group_of[stage]].process for stage in stages}
+        return {stage: replica.process for replica, members in chosen for stage in members}
 
     def unpin(self, pins: dict[str, str]) -> None:
         """The request has ended."""
@@ -159,12 +160,23 @@ class Fleet:
         replica.succeed()
         self._by_process[replica.process] = replica
 
-    def _choices(self, stage: str, warm_up: bool) -> list[Replica]:
+    def _able(self, group: str, warm_up: bool) -> list[Replica]:
+        """Those that take a request now."""
         return [
             replica
-            for replica in self._groups[self._group_of[stage]]
+            for replica in self._groups[group]
             if replica.state == "ready" or (warm_up and replica.state == "built")
         ]
+
+    def _by_group(self, stages: Iterable[str]) -> dict[str, list[str]]:
+        """{group: those of the stages that are in it}; kept, since few sets are ever asked for."""
+        asked = frozenset(stages)
+        split = self._split.get(asked)
+        if split is None:
+            split = self._split[asked] = {}
+            for stage in sorted(asked):
+                split.setdefault(self._group_of[stage], []).append(stage)
+        return split
 
 
 def _preference(replica: Replica) -> tuple[bool, int, int]:

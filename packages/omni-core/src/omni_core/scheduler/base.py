@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+
+import msgspec
 
 from omni_core.errors import OmniError
 from omni_core.types import Event, FinishReason, Payload, RequestParams, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """A request enters the stage; `payload` is already merged if the stage waits for several."""
 
     request_id: str
@@ -23,8 +23,7 @@ class Work:
     payload: Payload
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """More of a stream for a request that entered with `Work`; chunks of one source keep order."""
 
     request_id: str
@@ -32,23 +31,20 @@ class Chunk:
     data: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ChunksDone:
+class ChunksDone(msgspec.Struct, frozen=True):
     """`source` will send no more chunks for this request."""
 
     request_id: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(msgspec.Struct, frozen=True):
     """Forget the request and free all it holds, at the next step at the latest."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     """Leave the loop."""
 
 
@@ -96,13 +92,16 @@ class Inbox:
 class Outbox(Protocol):
     """Where a stage's results go. Every method may be called from any thread of the stage.
 
-    A request ends in a stage with exactly one of `done`, `complete` or `fail`, or by `Abort`. An
-    `Abort`, of whatever request, is answered with `released`.
+    A request ends in a stage with exactly one of `done`, `complete`, `pass_on` or `fail`, or by
+    `Abort`. An `Abort`, of whatever request, is answered with `released`.
     """
 
     def send(self, request_id: str, payload: Payload, *, target: str | None = None) -> None:
         """Hand the request to `next` (narrowed by `route_fn`, seen through `project_payload`),
         or to one target of these alone, when they are due at different moments."""
+
+    def pass_on(self, request_id: str, payload: Payload) -> None:
+        """`send` and `done` in one: cheaper, if nothing comes between them."""
 
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """Send a chunk to each `stream_to` target that `send` opened, or to one of them."""

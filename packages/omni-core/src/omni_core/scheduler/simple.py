@@ -175,5 +175,4 @@ class SimpleScheduler:
         if isinstance(result, OmniError):
             outbox.fail(work.request_id, result)
             return
-        outbox.send(work.request_id, result)
-        outbox.done(work.request_id)
+        outbox.pass_on(work.request_id, result)

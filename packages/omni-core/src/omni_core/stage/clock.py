@@ -10,7 +10,7 @@ import time
 
 from msgspec.structs import replace
 
-from omni_core.messages import Done, Emit, Fail, Released
+from omni_core.messages import Done
 
 
 def offset_to(their_clock_s: float) -> float:
@@ -18,16 +18,12 @@ def offset_to(their_clock_s: float) -> float:
     return time.monotonic() - their_clock_s
 
 
-def shifted(
-    message: Emit | Done | Fail | Released, seconds: float
-) -> Emit | Done | Fail | Released:
-    """The message with its times moved."""
-    if not isinstance(message, Done):
-        return message
-    first = message.first_output_s
+def shifted(done: Done, seconds: float) -> Done:
+    """The message with its own times moved."""
+    first = done.first_output_s
     return replace(
-        message,
-        start_s=message.start_s + seconds,
+        done,
+        start_s=done.start_s + seconds,
         first_output_s=None if first is None else first + seconds,
-        end_s=message.end_s + seconds,
+        end_s=done.end_s + seconds,
     )

@@ -10,18 +10,34 @@ import logging
 import os
 import select
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
 from omni_core.addresses import COORDINATOR, AddressBook, parse_tcp, seen_from
 from omni_core.curve import read_secret
 from omni_core.errors import ConfigError
-from omni_core.messages import PROTOCOL_VERSION, Done, Emit, Fail, Hello, Released, Setup
+from omni_core.messages import (
+    PROTOCOL_VERSION,
+    DataReady,
+    Done,
+    Emit,
+    Fail,
+    Hello,
+    Released,
+    Setup,
+    StreamChunk,
+    StreamDone,
+)
 from omni_core.stage.clock import offset_to, shifted
 from omni_core.stage.line import LineState
 from omni_core.stage.process import Home, StageProcess
+
+_ANSWER_S: Final = 30.0
+"""A coordinator that can reach us has said what to build by then."""
 
 log = logging.getLogger("omni.stage")
 
@@ -58,10 +74,21 @@ class GuestProcess(StageProcess):
         self._clock_offset_s = 0.0
         self._line = self._egress.watch(COORDINATOR)
         self._seen = LineState.CALLING
+        self._impatience = threading.Timer(_ANSWER_S, self._unanswered)
+        self._impatience.daemon = True
+
+    def deliver(self, message: DataReady | StreamChunk | StreamDone, process: str) -> None:
+        """See `Links.deliver`. Times are told in the coordinator's clock."""
+        if isinstance(message, DataReady) and message.ended:
+            *before, own = message.ended
+            message = replace(message, ended=(*before, shifted(own, -self._clock_offset_s)))
+        super().deliver(message, process)
 
     def report(self, message: Emit | Done | Fail | Released) -> None:
         """See `Links.report`. Times are told in the coordinator's clock."""
-        super().report(shifted(message, -self._clock_offset_s))
+        if isinstance(message, Done):
+            message = shifted(message, -self._clock_offset_s)
+        super().report(message)
 
     def _hello(self) -> Hello:
         return Hello(
@@ -90,10 +117,19 @@ class GuestProcess(StageProcess):
                 self._leave(f"the connection to {where} broke")
             case LineState.UP:
                 log.warning("connected to %s", where)
+                self._impatience.start()
             case LineState.CALLING:
                 pass
 
+    def _unanswered(self) -> None:
+        where = seen_from(self._ingress.address, self._own_host)
+        self._leave(
+            f"{self._invitation.coordinator} has not answered; it must be able to connect to us "
+            f"at {where}: open that to it, or choose another address with --listen"
+        )
+
     def _build(self, setup: Setup) -> None:
+        self._impatience.cancel()
         self._name = setup.process
         self._clock_offset_s = offset_to(setup.clock_s)
         model_path = self._invitation.model_path or setup.model_path
@@ -103,6 +139,7 @@ class GuestProcess(StageProcess):
         return seen_from(address, self._coordinator_host)
 
     def _close(self) -> None:
+        self._impatience.cancel()
         self._line.close()
         super()._close()
 

@@ -54,11 +54,17 @@ class Ingress:
     def read(self) -> list[Any]:
         """What has arrived, in order, each a message or `Refused`; empty if nothing has."""
         messages: list[Any] = []
-        for _ in range(_BURST_BATCHES):
-            self.more = bool(int(self._inbound.get(_EVENTS)) & _READABLE)
-            if not self.more:  # asked for, since to be told by an exception costs five times that
+        for number in range(_BURST_BATCHES):
+            # Asked for after the first, since to be told by an exception costs more; before it, the
+            # descriptor has told.
+            self.more = not number or bool(int(self._inbound.get(_EVENTS)) & _READABLE)
+            if not self.more:
                 break
-            frames = [self._inbound.recv(copy=False)]
+            try:
+                frames = [self._inbound.recv(zmq.DONTWAIT, copy=False)]
+            except zmq.Again:
+                self.more = False
+                break
             while frames[-1].more:
                 frames.append(self._inbound.recv(copy=False))
             arrived = self._codec.decode_batch([frame.buffer for frame in frames], self._kind)

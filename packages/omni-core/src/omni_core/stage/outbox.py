@@ -64,6 +64,8 @@ class _Held:
 
     params: RequestParams
     pins: dict[str, str]
+    ended: tuple[Done, ...]
+    """See `DataReady.ended`."""
     start_s: float = field(default_factory=time.monotonic)
     first_output_s: float | None = None
     opened: list[str] = field(default_factory=list)
@@ -92,10 +94,14 @@ class StageOutbox:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
 
-    def begin(self, request_id: str, params: RequestParams, pins: dict[str, str]) -> None:
-        """The request entered the stage; `pins` as in `DataReady`."""
+    def begin(self, message: DataReady) -> None:
+        """The request entered the stage, or more of it came."""
         with self._lock:
-            self._held.setdefault(request_id, _Held(params, pins))
+            held = self._held.get(message.request_id)
+            if held is None:
+                self._held[message.request_id] = _Held(message.params, message.pins, message.ended)
+            else:
+                held.ended += message.ended
 
     def holds(self, request_id: str) -> bool:
         """Whether the stage still owes the request an end."""
@@ -121,6 +127,34 @@ class StageOutbox:
                     self._hand_over(request_id, name, payload)
         except Exception as exc:  # noqa: BLE001 - request edge: a plugin's callables raise anything
             self.fail(request_id, as_omni_error(exc))
+
+    def pass_on(self, request_id: str, payload: Payload) -> None:
+        """See `Outbox.pass_on`."""
+        held = self._held.get(request_id)
+        if held is None:
+            return
+        try:
+            names = self._targets(held.params, payload)
+            if not names:
+                self.done(request_id)
+                return
+            seen = [self._seen_by(name, payload) for name in names]
+            with self._lock:
+                if request_id not in self._held:  # aborted meanwhile
+                    return
+                for name in names:
+                    self._open(held, name)
+                del self._held[request_id]
+        except Exception as exc:  # noqa: BLE001 - request edge: a plugin's callables raise anything
+            self.fail(request_id, as_omni_error(exc))
+            return
+        ended = (*held.ended, self._end_of(request_id, held))
+        try:
+            for name, its_payload in zip(names, seen, strict=True):
+                self._deliver(request_id, held, name, its_payload, ended)
+                ended = ()
+        except Exception as exc:  # noqa: BLE001 - request edge: a payload may be anything
+            self._report_failure(request_id, as_omni_error(exc))
 
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """See `Outbox.stream`."""
@@ -183,7 +217,21 @@ class StageOutbox:
             held = self._held.pop(request_id, None)
         if held is None:
             return
-        done = Done(
+        try:
+            done = self._end_of(request_id, held, usage, reason, held.ended)
+            self._links.report(done)
+        except (TypeError, OverflowError) as exc:  # a usage of something else than int
+            self._report_failure(request_id, as_omni_error(exc))
+
+    def _end_of(
+        self,
+        request_id: str,
+        held: _Held,
+        usage: Usage | None = None,
+        reason: FinishReason | None = None,
+        before: tuple[Done, ...] = (),
+    ) -> Done:
+        return Done(
             request_id=request_id,
             stage=self._doc.name,
             opened=tuple(held.opened),
@@ -192,11 +240,8 @@ class StageOutbox:
             start_s=held.start_s,
             first_output_s=held.first_output_s,
             end_s=time.monotonic(),
+            before=before,
         )
-        try:
-            self._links.report(done)
-        except (TypeError, OverflowError) as exc:  # a usage of something else than int
-            self._report_failure(request_id, as_omni_error(exc))
 
     def _report_failure(self, request_id: str, error: OmniError) -> None:
         if error.status >= _SERVER_ERROR:
@@ -218,28 +263,38 @@ class StageOutbox:
         return [name for name in routed if not _disjoint(params.modalities, serves[name])]
 
     def _hand_over(self, request_id: str, target: str, payload: Payload) -> None:
-        project = self._project.get(target)
-        seen = project(payload) if project else payload
+        seen = self._seen_by(target, payload)
         with self._lock:
             held = self._held.get(request_id)
             if held is None:  # aborted meanwhile
                 return
-            if target in held.opened:
-                raise StageError(f"stage {self._doc.name!r} sent the request to {target!r} twice")
-            held.opened.append(target)
-            if target not in self._doc.stream_to:  # opening a stream is not its first chunk
-                held.mark_output()
-        self._links.deliver(
-            DataReady(
-                request_id=request_id,
-                source=self._doc.name,
-                target=target,
-                params=held.params,
-                payload=seen,
-                pins=held.pins,
-            ),
-            held.pins[target],
+            self._open(held, target)
+        self._deliver(request_id, held, target, seen, ())
+
+    def _seen_by(self, target: str, payload: Payload) -> Payload:
+        project = self._project.get(target)
+        return project(payload) if project else payload
+
+    def _open(self, held: _Held, target: str) -> None:
+        if target in held.opened:
+            raise StageError(f"stage {self._doc.name!r} sent the request to {target!r} twice")
+        held.opened.append(target)
+        if target not in self._doc.stream_to:  # opening a stream is not its first chunk
+            held.mark_output()
+
+    def _deliver(
+        self, request_id: str, held: _Held, target: str, payload: Payload, ended: tuple[Done, ...]
+    ) -> None:
+        message = DataReady(
+            request_id=request_id,
+            source=self._doc.name,
+            target=target,
+            params=held.params,
+            payload=payload,
+            pins=held.pins,
+            ended=ended,
         )
+        self._links.deliver(message, held.pins[target])
 
     def _touch(self, request_id: str) -> _Held | None:
         held = self._held.get(request_id)

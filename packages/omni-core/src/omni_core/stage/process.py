@@ -6,6 +6,7 @@ Knows sockets and threads. Knows nothing of models: factories build the schedule
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -269,6 +270,8 @@ class StageProcess:
             scheduler = factory(context)
             self._nodes[doc.name] = StageNode(doc, scheduler, self, self._crash)
         self._share_cards(setup)
+        gc.collect()
+        gc.freeze()  # what a stage was built of stays; to look through it all takes 0.1 s each time
         for doc in setup.stages:
             self._nodes[doc.name].start()
             self._egress.post(COORDINATOR, Ready(process=self._name, stage=doc.name))

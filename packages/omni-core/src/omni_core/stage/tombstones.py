@@ -1,7 +1,8 @@
 """Ids of requests that take no more payloads, against those still on their way.
 
 Knows ids and time. Ids are never used twice, so one that is forgotten too early costs a stage the
-room of one request, and one that is kept too long costs its own few bytes.
+room of one request, and one that is kept too long costs its own few bytes. Time is the bound that
+counts; that of number is there for floods.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-MOST: Final = 10_000
 LIFETIME_S: Final = 600.0
-"""Longer than a process that was stopped is waited for, and so than any message is on its way."""
+"""Longer than a process that stands still is waited for, and so than any message is on its way."""
 
 
 class Tombstones:
@@ -22,7 +22,7 @@ class Tombstones:
     def __init__(
         self,
         *,
-        most: int = MOST,
+        most: int,
         lifetime_s: float = LIFETIME_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -65,8 +65,7 @@ class Hop:
             outbox.emit(rid, TextDelta(text=str(value), token_ids=()))
             outbox.complete(rid)
         else:
-            outbox.send(rid, {"tensor": tensor})
-            outbox.done(rid)
+            outbox.pass_on(rid, {"tensor": tensor})
 
 
 def build(ctx: StageContext) -> Scheduler:

@@ -47,6 +47,11 @@ class RecordingOutbox:
         """See `Outbox.send`."""
         self._record(Call("send", request_id, payload))
 
+    def pass_on(self, request_id: str, payload: Payload) -> None:
+        """See `Outbox.pass_on`; kept as the two calls that it stands for."""
+        self.send(request_id, payload)
+        self.done(request_id)
+
     def stream(self, request_id: str, data: Any, *, target: str | None = None) -> None:
         """See `Outbox.stream`."""
         self._record(Call("stream", request_id, data))
