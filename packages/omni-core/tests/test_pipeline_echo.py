@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from omni_core.errors import (
     StageDiedError,
     StageError,
 )
-from omni_core.pipeline import Pipeline
+from omni_core.pipeline import Network, Pipeline
 from omni_core.testing import echo
 from omni_core.types import (
     AudioDelta,
@@ -56,7 +57,7 @@ def audio_of(events: list[Event]) -> np.ndarray:
     return np.concatenate([e.samples for e in events if isinstance(e, AudioDelta)])
 
 
-def load(path: Path, **options: str) -> Pipeline:
+def load(path: Path, **options: Any) -> Pipeline:
     return Pipeline.load(
         echo.write_checkpoint(path), plugins=echo.plugins(), device="cpu", **options
     )
@@ -108,6 +109,20 @@ async def test_large_tensors_cross_and_leave_nothing_in_shared_memory(pipeline: 
     assert sum(stats["bytes_lent"] for stats in relays.values()) == lent
     assert sum(stats["bytes_viewed"] for stats in relays.values()) == lent
     assert not any(stats["slots_used"] for stats in relays.values())
+
+
+def test_how_tensors_will_travel_is_known_before_the_start(tmp_path: Path) -> None:
+    far = Network(listen="tcp://127.0.0.1:7000", secret_file=tmp_path / "key", guests=("voice",))
+    found = [
+        {(edge.source, edge.target): edge.transports for edge in pipeline.edges}
+        for pipeline in (
+            load(tmp_path),
+            load(tmp_path, layout="per-stage"),
+            load(tmp_path, layout="per-stage", network=far),
+        )
+    ]
+    assert [ways["intake", "writer"] for ways in found] == [("local",), ("shm",), ("shm",)]
+    assert [ways["voice", "coordinator"] for ways in found] == [("shm",), ("shm",), ("tcp",)]
 
 
 async def test_many_requests_at_once_keep_their_own_words(pipeline: Pipeline) -> None:

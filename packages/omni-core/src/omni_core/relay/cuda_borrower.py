@@ -175,11 +175,19 @@ class _Returns:
             self._thread.join()
 
     def _run(self) -> None:
-        while (ended := self._ended.get()) is not None:
-            source, reference, event = ended
-            event.synchronize()
-            source.unmap(reference.handle)
-            source.ledger.release(reference.ticket, reference.generation)
+        while self._give_back():
+            pass
+
+    def _give_back(self) -> bool:
+        """Wait for the next and finish it, and keep nothing of it; False at the end."""
+        ended = self._ended.get()
+        if ended is None:
+            return False
+        source, reference, event = ended
+        event.synchronize()
+        source.unmap(reference.handle)
+        source.ledger.release(reference.ticket, reference.generation)
+        return True
 
 
 def _unmap(card: Card, address: int, events: Mapping[int, CardEvent]) -> None:

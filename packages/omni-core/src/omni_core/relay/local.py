@@ -7,7 +7,6 @@ here too, so that a pipeline which works in one layout works in all.
 
 from __future__ import annotations
 
-import sys
 from types import NoneType
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from omni_core.messages import DataReady, StreamChunk, StreamDone
+from omni_core.tensors import as_torch
 
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, NoneType, np.ndarray})
 
@@ -35,11 +35,6 @@ def _copy(value: Any) -> Any:
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_copy(item) for item in value]
-    if type(value) in _PLAIN or _is_tensor(value):
+    if type(value) in _PLAIN or as_torch(value) is not None:
         return value
     raise TypeError(f"{type(value).__name__} cannot cross a process; send plain data or tensors")
-
-
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
