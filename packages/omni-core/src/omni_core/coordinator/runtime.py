@@ -64,8 +64,8 @@ class Runtime:
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
-        guests_at = network.guests if network else ()
-        tasks = blueprints(plan, self._fleet, guests_at)
+        remote, listen = (network.guests, network.listen) if network else ((), None)
+        tasks = blueprints(plan, self._fleet, remote)
         with ExitStack() as undo:
             run = RunDirectory()
             undo.callback(run.remove)
@@ -73,7 +73,6 @@ class Runtime:
             shm_dir.mkdir(mode=0o700)
             self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
             book = _address_book(run.path, network, self._fleet.names)
-            listen = network.listen if network else None
             self._links = CoordinatorLinks(book, self._codec, self._fail_unsent, listen)
             undo.callback(self._links.close)
             self._release = undo.pop_all()
@@ -84,7 +83,7 @@ class Runtime:
             observer=observer,
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
-        guests = Guests(self._fleet, self._links, guests_at)
+        guests = Guests(self._fleet, self._links, remote)
         self._supervisor = Supervisor(
             *(tasks, self._fleet, self.coordinator, self._links, guests),
             on_progress,
