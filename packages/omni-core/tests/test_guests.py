@@ -32,14 +32,14 @@ class Lines:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, ToStage]] = []
-        self.breaks: dict[str, Callable[[str], None]] = {}
+        self.breaks: dict[str, Callable[[str, str], None]] = {}
         self.refuses = False
 
     def send(self, process: str, message: ToStage) -> None:
         self.sent.append((process, message))
 
     def reach(
-        self, process: str, address: str, on_broken: Callable[[str], None] | None = None
+        self, process: str, address: str, on_broken: Callable[[str, str], None] | None = None
     ) -> None:
         if self.refuses:
             raise ValueError("bad address")
@@ -86,7 +86,7 @@ class House:
         return replica.process, replica.state
 
     def lose(self, process: str) -> None:
-        self.lines.breaks[process](process)
+        self.lines.breaks[process](process, "its connection broke")
 
 
 @pytest.fixture

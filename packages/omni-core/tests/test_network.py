@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,10 +19,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from omni_core import curve
+from omni_core.codec import Codec, batch
+from omni_core.coordinator import links
+from omni_core.curve import read_secret
 from omni_core.errors import ConfigError, StageDiedError
+from omni_core.messages import PROTOCOL_VERSION, Hello
 from omni_core.pipeline import Network, Pipeline
+from omni_core.stage import guest as guest_module
 from omni_core.testing import echo
 from omni_core.types import (
     AudioDelta,
@@ -117,6 +124,16 @@ async def guest(hosts: Hosts, secret: Path, process: str = "voice") -> AsyncIter
         await started.wait()
 
 
+def dial_in(hosts: Hosts, secret: Path, address: str) -> None:
+    """As a guest does that says to be reached there, and is not heard of again."""
+    hello = Hello(version=PROTOCOL_VERSION, process="voice", pid=1, address=address, guest=True)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as line:
+        read_secret(secret).join(line)
+        line.connect(hosts.address)
+        line.send(batch(Codec().encode(hello)))
+        line.close(linger=int(1000 * SOON_S))
+
+
 async def last_words(process: Process) -> str:
     async with asyncio.timeout(SOON_S):
         output, _ = await process.communicate()
@@ -200,6 +217,38 @@ async def test_a_guest_that_is_gone_fails_its_requests_and_the_next_takes_its_pl
             await until(lambda: pipeline.health().status == "ready")
             said, *_ = await ask(pipeline, ECHO)
             assert said == "one two three "
+
+
+async def test_a_guest_that_cannot_be_reached_does_not_keep_its_place(
+    tmp_path: Path, loopback: Hosts, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died once it had dialled in, or its address is closed to us: nothing breaks then."""
+    monkeypatch.setattr(links, "_CALL_S", 0.3)
+    async with guest(loopback, secret) as first, load(tmp_path, loopback, secret) as pipeline:
+        first.kill()
+        await until(lambda: pipeline.health().stages["voice"].restarts == 1)
+        dial_in(loopback, secret, f"tcp://127.0.0.1:{free_port()}")
+        await until(lambda: pipeline.health().stages["voice"].restarts == 2)
+        assert pipeline.health().stages["voice"].last_death == "connection"
+        async with guest(loopback, secret):
+            await until(lambda: pipeline.health().status == "ready")
+
+
+def test_a_guest_that_nobody_answers_says_what_to_do(
+    loopback: Hosts,
+    secret: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(guest_module, "_ANSWER_S", 0.1)
+    with zmq.Context() as context, context.socket(zmq.PULL) as coordinator:
+        read_secret(secret).guard(coordinator)
+        coordinator.bind(loopback.address)
+        invitation = guest_module.Invitation(
+            process="voice", coordinator=loopback.address, secret_file=secret
+        )
+        assert guest_module.serve_as_guest(invitation) == 1
+    assert re.search(r"connect to us at tcp://127.0.0.1:\d+: open that", caplog.text)
 
 
 @pytest.mark.parametrize("found_by", ["heartbeat", "watchdog"])

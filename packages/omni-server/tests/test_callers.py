@@ -63,6 +63,18 @@ async def test_a_client_cancels_its_own_request(local):
     assert local.pipeline.cancelled[-1] == ("a/b c", request.client)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sent", [b"x" * 129, "é".encode(), "é".encode("latin-1"), b"a\tb"])
+async def test_an_id_nobody_could_cancel_by_is_refused(local, kit, sent, stream):
+    body = {**kit.hello(), "stream": stream}
+    headers = {b"x-request-id": sent}
+    response = await local.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "x-request-id"
+    assert response.headers["x-request-id"].isascii()
+    assert not local.pipeline.requests
+
+
 @pytest.mark.parametrize("sent", [{}, {"x-request-id": ""}])
 async def test_the_id_to_cancel_by_is_drawn_where_none_is_sent(local, sent, kit):
     response = await local.http.post("/v1/chat/completions", json=kit.hello(), headers=sent)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
+import time
 
 import httpx
 import numpy as np
@@ -15,6 +17,7 @@ from omni_core.errors import StageDiedError
 from omni_core.media.encode import pcm16
 from omni_core.types import TextDelta
 from omni_server.audio import PcmPieces
+from omni_server.metrics import Metrics, RequestTimer
 
 WITHIN_S = 1.0
 
@@ -161,6 +164,7 @@ async def test_client_leaving_a_stream_closes_the_generator(live, kit, after_fir
     await asyncio.wait_for(live.pipeline.closed.wait(), WITHIN_S)
     assert live.pipeline.running == 0
     assert await ended_with_499(live)
+    assert await aborts_timed(live) == 1
 
 
 async def test_client_leaving_an_unstreamed_request_closes_the_generator(live, kit):
@@ -169,6 +173,7 @@ async def test_client_leaving_an_unstreamed_request_closes_the_generator(live, k
     await asyncio.wait_for(live.pipeline.closed.wait(), WITHIN_S)
     assert live.pipeline.running == 0
     assert await ended_with_499(live)
+    assert await aborts_timed(live) == 1
     live.pipeline.script = kit.default_script
     assert (await live.chat()).status_code == 200
 
@@ -183,6 +188,24 @@ async def test_client_leaving_while_it_sends_is_no_error_of_ours(live):
             await asyncio.sleep(0)
     writer.close()
     assert await ended_with_499(live)
+    assert await aborts_timed(live) == 0
+
+
+@pytest.mark.parametrize(
+    ("left_by", "aborts"),
+    [(None, 0), (StageDiedError("gone"), 0), (asyncio.CancelledError(), 1), (GeneratorExit(), 1)],
+)
+def test_only_a_client_that_leaves_in_the_middle_aborts_something(left_by, aborts):
+    metrics = Metrics()
+    timer = RequestTimer(metrics)
+    with contextlib.suppress(BaseException), timer.generating():
+        timer.saw(TextDelta(text="a"))
+        if left_by is not None:
+            raise left_by
+    timer.end(499, time.perf_counter())
+    for name in ("client_gone", "sent"):
+        count = f"omni_abort_{name}_seconds_count"
+        assert metrics.registry.get_sample_value(count) == aborts
 
 
 async def leave_before_the_answer(live, body):
@@ -199,6 +222,15 @@ async def leave_before_the_answer(live, body):
             await asyncio.sleep(0)
     writer.close()
     await writer.wait_closed()
+
+
+async def aborts_timed(live):
+    """How many aborts of clients that left the metrics have times of."""
+    lines = (await live.http.get("/metrics")).text.splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if line.startswith("omni_abort_"))
+    gone, sent = (counts[f"omni_abort_{name}_seconds_count"] for name in ("client_gone", "sent"))
+    assert gone == sent
+    return float(gone)
 
 
 async def ended_with_499(live):

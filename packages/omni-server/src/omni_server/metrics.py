@@ -11,7 +11,8 @@ omni_queue_depth, omni_requests_admitted   requests that wait for a place in the
 omni_requests_refused_total{reason}        not let in, or put out of a full queue
 omni_aborts_total{reason}                  requests ended before their reply: "disconnect", or the
                                            code of the error
-omni_abort_client_gone_seconds             from the request being read to its client being gone
+omni_abort_client_gone_seconds             from the request being read to its client being gone, of
+                                           requests that the pipeline has not ended
 omni_abort_sent_seconds                    from there to the abort being sent to the stages
 omni_abort_released_seconds{stage}         from there to the stage holding nothing of the request
 omni_aborts_pending                        aborted requests that some stage still holds
@@ -44,12 +45,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from omni_core.errors import OmniError
 from omni_core.pipeline import Edge, Health, Occupancy
 from omni_core.types import AudioDelta, Event, Finished, TextDelta
 
@@ -134,7 +137,20 @@ class RequestTimer:
         self._metrics = metrics
         self._start = time.perf_counter()
         self._heard_text = self._heard_audio = self._ended = False
+        self._is_open = False
         metrics.in_flight.inc()
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Around all that is asked of the pipeline; a client that leaves meanwhile, which closes or
+        cancels this in the middle, aborts its request."""
+        self._is_open = True
+        try:
+            yield
+        except OmniError:
+            self._is_open = False
+            raise
+        self._is_open = False
 
     def saw(self, event: Event) -> None:
         """Note one event of the pipeline."""
@@ -147,6 +163,7 @@ class RequestTimer:
                 self._heard_audio = True
                 self._metrics.first_audio.observe(elapsed)
             case Finished(usage=usage):
+                self._is_open = False
                 self._metrics.prompt_tokens.inc(usage.prompt_tokens)
                 self._metrics.completion_tokens.labels("text").inc(usage.text_tokens)
                 self._metrics.completion_tokens.labels("audio").inc(usage.audio_tokens)
@@ -159,7 +176,7 @@ class RequestTimer:
         if self._ended:
             return
         self._ended = True
-        if gone_s is not None:
+        if gone_s is not None and self._is_open:
             self._metrics.client_gone.observe(gone_s - self._start)
             self._metrics.abort_sent.observe(time.perf_counter() - gone_s)
         self._metrics.in_flight.dec()

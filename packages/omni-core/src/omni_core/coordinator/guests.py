@@ -70,9 +70,10 @@ class FarLines(Protocol):
         """Queue a message."""
 
     def reach(
-        self, process: str, address: str, on_broken: Callable[[str], None] | None = None
+        self, process: str, address: str, on_broken: Callable[[str, str], None] | None = None
     ) -> None:
-        """Connect to another host; `on_broken` is called once, with the process, when that ends."""
+        """Connect to another host; `on_broken` is called once, with the process and what happened,
+        when that does not succeed or ends."""
 
     def forget(self, process: str) -> None:
         """It has ended, or leaves: drop what is queued for it."""
@@ -127,9 +128,12 @@ class Guests:
         self._lines.reach(stranger, address)
         self._lines.send(stranger, TurnedAway(reason=reason))
 
-    def welcome(self, replica: Replica, hello: Hello, on_broken: Callable[[str], None]) -> None:
+    def welcome(
+        self, replica: Replica, hello: Hello, on_broken: Callable[[str, str], None]
+    ) -> None:
         """Connect to a guest and make everybody acquainted with it."""
         self._present.add(replica.process)
+        self._addresses[replica.process] = hello.address
         self._lines.reach(replica.process, hello.address, on_broken)
         self.introduce(replica.process, hello.address)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import zmq
@@ -19,6 +20,18 @@ from omni_core.stage.ingress import Ingress
 from omni_core.stage.line import LineState, LineWatch
 
 _LINGER_MS: Final = 200
+_CALL_S: Final = 10.0
+"""Who has dialled in from another host can be reached within this, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Far:
+    """A line to another host."""
+
+    watch: LineWatch
+    address: str
+    on_broken: Callable[[str, str], None]
+    timer: asyncio.TimerHandle
 
 
 class CoordinatorLinks:
@@ -38,7 +51,7 @@ class CoordinatorLinks:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._book = book
-        self._watched: dict[str, tuple[LineWatch, Callable[[str], None]]] = {}
+        self._watched: dict[str, _Far] = {}
         self._ingress = Ingress(self._context, book, COORDINATOR, codec, ToCoordinator, tcp=tcp)
         self._egress = Egress(self._context, book, codec, on_refused)
         self._flush_is_due = False
@@ -57,17 +70,19 @@ class CoordinatorLinks:
         return self._ingress.refused
 
     def reach(
-        self, process: str, address: str, on_broken: Callable[[str], None] | None = None
+        self, process: str, address: str, on_broken: Callable[[str, str], None] | None = None
     ) -> None:
-        """Connect to a process of another host; `on_broken` is called once, with its name, when the
-        connection ends."""
+        """Connect to a process of another host; `on_broken` is called once, with its name and what
+        happened, when that does not succeed or the connection ends."""
         self._book.learn(process, address)
         if on_broken is None:
             self._egress.meet(process)
             return
         watch = self._egress.watch(process)
-        self._watched[process] = (watch, on_broken)
-        asyncio.get_running_loop().add_reader(watch.descriptor, self._look_at, process)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_CALL_S, self._not_reached, process)
+        self._watched[process] = _Far(watch, address, on_broken, timer)
+        loop.add_reader(watch.descriptor, self._look_at, process)
         self._look_at(process)
 
     def forget(self, process: str) -> None:
@@ -99,15 +114,26 @@ class CoordinatorLinks:
         self._context.destroy(linger=_LINGER_MS)
 
     def _look_at(self, process: str) -> None:
-        watch, on_broken = self._watched[process]
-        if watch.look() in (LineState.BROKEN, LineState.REFUSED):
-            self._unwatch(process)
-            on_broken(process)
+        line = self._watched[process]
+        match line.watch.look():
+            case LineState.UP:
+                line.timer.cancel()
+            case LineState.BROKEN | LineState.REFUSED:
+                self._unwatch(process)
+                line.on_broken(process, "its connection broke")
+            case LineState.CALLING:
+                pass
+
+    def _not_reached(self, process: str) -> None:
+        line = self._watched[process]
+        self._unwatch(process)
+        line.on_broken(process, f"it cannot be reached at {line.address}")
 
     def _unwatch(self, process: str) -> None:
-        if watched := self._watched.pop(process, None):
-            asyncio.get_running_loop().remove_reader(watched[0].descriptor)
-            watched[0].close()
+        if line := self._watched.pop(process, None):
+            line.timer.cancel()
+            asyncio.get_running_loop().remove_reader(line.watch.descriptor)
+            line.watch.close()
 
     def _flush(self) -> None:
         self._flush_is_due = False

@@ -307,10 +307,11 @@ class Supervisor:
         self._peers.send(place.process, setup_of_guest(self._blueprints[place.name].setup, place))
         self._expect_news(place)
 
-    def _line_broke(self, process: str) -> None:
+    def _line_broke(self, process: str, reason: str) -> None:
+        """Nobody is told to leave at its address: who listens there next may be its successor."""
         if (replica := self._fleet.find(process)) and not self._stopping:
-            log.error("the connection to stage process %r broke", process)
-            self._lost(replica, "connection", "its connection broke")
+            log.error("stage process %r is lost: %s", process, reason)
+            self._lost(replica, "connection", reason)
 
     # -- stalls
 

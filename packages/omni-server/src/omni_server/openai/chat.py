@@ -18,7 +18,7 @@ from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
 from omni_core.types import AudioDelta, Channel, Finished, TextDelta, TokenLogprob
 from omni_server.body import read_body
-from omni_server.callers import client_key
+from omni_server.callers import client_key, own_request_id
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse, error_response
 from omni_server.metrics import RequestTimer
@@ -42,8 +42,6 @@ from omni_server.stream import (
     while_connected,
 )
 
-MAX_REQUEST_ID = 128
-
 
 def router(context: ServerContext) -> APIRouter:
     """The chat routes of one server."""
@@ -63,9 +61,9 @@ async def _answer(request: Request, context: ServerContext) -> Response:
     status, gone_s = INTERNAL_SERVER_ERROR, None
     streaming = False
     ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
-    request_id = (request.headers.get("x-request-id") or ids.completion_id)[:MAX_REQUEST_ID]
-    headers = {"x-request-id": request_id}
+    headers = {"x-request-id": ids.completion_id}
     try:
+        headers["x-request-id"] = request_id = own_request_id(request) or ids.completion_id
         call = await _read_call(request, context, request_id)
         _require_serving(context.pipeline)
         if call.stream:
@@ -115,17 +113,18 @@ async def _collect(
     tokens: list[TokenLogprob] = []
     sound: list[AudioDelta] = []
     finished: Finished | None = None
-    async with aclosing(context.pipeline.generate(call.request)) as events:
-        async for event in events:
-            timer.saw(event)
-            match event:
-                case TextDelta():
-                    said[event.channel].append(event.text)
-                    tokens += event.logprobs if event.channel == "content" else ()
-                case AudioDelta() if event.samples.size:
-                    sound.append(event)
-                case Finished():
-                    finished = event
+    with timer.generating():
+        async with aclosing(context.pipeline.generate(call.request)) as events:
+            async for event in events:
+                timer.saw(event)
+                match event:
+                    case TextDelta():
+                        said[event.channel].append(event.text)
+                        tokens += event.logprobs if event.channel == "content" else ()
+                    case AudioDelta() if event.samples.size:
+                        sound.append(event)
+                    case Finished():
+                        finished = event
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
     transcript = "".join(said["content"])
@@ -149,15 +148,16 @@ async def _frames(
     """The reply as server-sent events; what the pipeline gives together is sent together."""
     writer = ChunkWriter(call, ids)
     finished: Finished | None = None
-    async with aclosing(context.pipeline.batches(call.request)) as batches:
-        async for events in batches:
-            for event in events:
-                timer.saw(event)
-                if isinstance(event, Finished):
-                    finished = event
-            chunks = [chunk for event in events for chunk in writer.hear(event)]
-            if chunks:
-                yield b"".join(map(sse, chunks))
+    with timer.generating():
+        async with aclosing(context.pipeline.batches(call.request)) as batches:
+            async for events in batches:
+                for event in events:
+                    timer.saw(event)
+                    if isinstance(event, Finished):
+                        finished = event
+                chunks = [chunk for event in events for chunk in writer.hear(event)]
+                if chunks:
+                    yield b"".join(map(sse, chunks))
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
     for chunk in writer.close(finished, context.transcripts.add):
