@@ -21,6 +21,7 @@ from omni_core.errors import ConfigError, ProtocolError
 from omni_core.messages import (
     PROTOCOL_VERSION,
     Emit,
+    PeerDied,
     Setup,
     StageDoc,
     StreamChunk,
@@ -270,6 +271,10 @@ def test_a_stage_process_opens_its_cards_and_lends_to_its_peers(tmp_path: Path) 
         assert torch.equal(taken.data, rows(60))
         assert process._relay_stats()["card_slots_lent"] == 1
         del taken
+        assert process._relay_stats()["card_slots_lent"] == 0
+        process.deliver(chunk(rows(60)), "talker")
+        assert process._relay_stats()["card_slots_lent"] == 1
+        process._dispatch(PeerDied(process="talker"))
         assert process._relay_stats()["card_slots_lent"] == 0
         assert opened == ["cpu"]
     finally:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from omni_core.errors import OutOfMemoryError, ProtocolError, RelayFullError
 from omni_core.relay.cuda_ipc import CudaIpcRelay
 from omni_core.relay.cuda_ledger import CardReference, Head, Ledger
-from omni_core.relay.cuda_lender import CardPool
+from omni_core.relay.cuda_lender import CardLender, CardPool
 from omni_core.testing.cards import FakeCard
 from omni_core.types import IntArray
 
@@ -198,6 +198,22 @@ def test_a_reader_without_room_for_a_copy_keeps_the_view(
     assert ends.reader.stats()["card_bytes_copied_out"] == 0
     del view
     assert lent(ends.sender) == (4, 0)
+
+
+def test_a_lender_takes_back_what_it_lent_itself(tmp_path: Path) -> None:
+    one, other = (
+        CardLender(tmp_path / "p@1", FakeCard(tmp_path, uuid=uuid), POOL) for uuid in ("a", "b")
+    )
+    mine, its = (lender.place(torch.from_numpy(noise(1)), "reader") for lender in (one, other))
+    assert mine is not None
+    assert its is not None
+    assert (mine.ticket, mine.generation) == (its.ticket, its.generation)
+    one.discard(its)
+    assert one.stats()["card_slots_lent"] == 1
+    one.discard(mine)
+    assert one.stats()["card_slots_lent"] == 0
+    one.close()
+    other.close()
 
 
 def test_direct_loans_are_bounded_too(ends: Ends) -> None:
