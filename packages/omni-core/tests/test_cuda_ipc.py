@@ -332,11 +332,13 @@ relay.close()
 
 
 def test_between_processes(tmp_path: Path) -> None:
-    """Hundreds of loans, pooled and direct; the reader adds them up and keeps the last two."""
+    """Hundreds of loans, pooled and direct; the reader adds them up and keeps the last two. How
+    soon a thread of its gives direct ones back is not told, so there is room for all."""
     memory = tmp_path / "cards"
     memory.mkdir()
     card = FakeCard(memory)
-    relay = CudaIpcRelay(tmp_path, "sender", [card], POOL)
+    pool = CardPool(slot_bytes=SLOT, slots=8, direct_tickets=300, direct_bytes=1 << 20)
+    relay = CudaIpcRelay(tmp_path, "sender", [card], pool)
     command = [sys.executable, "-c", READER, str(tmp_path)]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as reader:
         assert reader.stdin is not None
