@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,20 +38,12 @@ MEDIA_KINDS = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 
 @dataclass
 class Reply:
-    """A request's events, with the moment each arrived."""
+    """A request's events."""
 
     events: list[Event] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
-
-    def add(self, event: Event) -> None:
-        self.events.append(event)
-        self.times_s.append(time.monotonic())
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
-
-    def times(self, kind: type[Event]) -> list[float]:
-        return [t for t, e in zip(self.times_s, self.events, strict=True) if isinstance(e, kind)]
 
     @property
     def finished(self) -> Finished:
@@ -108,7 +99,7 @@ async def run(pipeline: Pipeline, request: Request) -> Reply:
     """The complete reply."""
     reply = Reply()
     async for event in pipeline.generate(request):
-        reply.add(event)
+        reply.events.append(event)
     return reply
 
 
@@ -147,7 +138,7 @@ class Company:
 
     async def _collect(self, request: Request, reply: Reply) -> None:
         async for event in self.pipeline.generate(request):
-            reply.add(event)
+            reply.events.append(event)
             self._moved.set()
         self.running -= 1
         self._moved.set()

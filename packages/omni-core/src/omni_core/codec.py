@@ -261,7 +261,7 @@ class _Outgoing:
         self._loans.append(loan)
         return _TensorRef("torch", torch_name(tensor), tuple(tensor.shape), 0, card=loan)
 
-    def _put(self, data: memoryview) -> tuple[int, bytearray | None, SlabReference | None, int]:
+    def _put(self, data: Bytes) -> tuple[int, bytearray | None, SlabReference | None, int]:
         """Where the bytes are now; the sender may reuse its buffer at once."""
         if data.nbytes <= INLINE_LIMIT_BYTES:
             self.bytes_inline += data.nbytes
@@ -270,9 +270,9 @@ class _Outgoing:
             self.bytes_inline += data.nbytes
             first = len(self._frames) + 1
             pieces = range(0, data.nbytes, PIECE_BYTES)
-            self._frames += [bytes(data[start : start + PIECE_BYTES]) for start in pieces]
+            self._frames += [data[start : start + PIECE_BYTES].tobytes() for start in pieces]
             return first, None, None, len(pieces)
-        slab = self._relays.shm.place(np.frombuffer(data, np.uint8), self._target)
+        slab = self._relays.shm.place(data, self._target)
         self._slabs.append(slab)
         return 0, None, slab, 1
 

@@ -41,14 +41,14 @@ def tensor_over(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def flat(value: object) -> tuple[TensorKind, str, Shape, memoryview]:
-    """Kind, dtype, shape and bytes of a tensor; TypeError for anything else."""
+def flat(value: object) -> tuple[TensorKind, str, Shape, npt.NDArray[np.uint8]]:
+    """Kind, dtype, shape and bytes (n,) of a tensor; TypeError for anything else."""
     if isinstance(value, np.ndarray):
         array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
-        return "numpy", array.dtype.str, value.shape, array.reshape(-1).view(np.uint8).data
+        return "numpy", array.dtype.str, value.shape, array.reshape(-1).view(np.uint8)
     tensor = as_torch(value)
     if tensor is not None:
-        data = flat_torch(tensor.detach().cpu()).numpy().data
+        data = flat_torch(tensor.detach().cpu()).numpy()
         return "torch", torch_name(tensor), tuple(tensor.shape), data
     raise TypeError(f"{type(value).__name__} cannot cross a process; send plain data or tensors")
 

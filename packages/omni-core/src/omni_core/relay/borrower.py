@@ -93,11 +93,14 @@ def _checked(reference: SlabReference, attached: _Attached) -> tuple[Run, ...]:
     """The reference's runs, if all it says is true and it was not opened before."""
     layout = attached.mapping.layout
     runs = reference.runs
-    if any(start < 0 or slots < 1 or start + slots > layout.slots for start, slots in runs):
-        raise ProtocolError(f"slots of {reference} lie outside of its pool")
-    slots = 1 if reference.segment else layout.slots_for(reference.size_bytes)
-    if slots > layout.slots or sum([run.slots for run in runs]) != slots:
-        raise ProtocolError(f"{reference} has not the {slots} slots that its size takes")
+    named = 0
+    for start, slots in runs:
+        if start < 0 or slots < 1 or start + slots > layout.slots:
+            raise ProtocolError(f"slots of {reference} lie outside of its pool")
+        named += slots
+    taken = 1 if reference.segment else layout.slots_for(reference.size_bytes)
+    if taken > layout.slots or named != taken:
+        raise ProtocolError(f"{reference} has not the {taken} slots that its size takes")
     head = runs[0].start
     placed, opened = attached.mapping.placed(head), attached.opened[head]
     if placed != reference.generation or opened >= reference.generation:

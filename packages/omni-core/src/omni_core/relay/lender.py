@@ -30,7 +30,7 @@ DEFAULT_POOL_BYTES: Final = 512 * MIB
 POOL_VARIABLE: Final = "OMNI_SHM_POOL_MIB"
 _SEGMENTS_PER_POOL: Final = 4
 _POOLS_PER_FILE_SYSTEM: Final = 4
-_LOOKED_AT: Final = 4
+_LOOKED_AT: Final = 2
 """Loans looked at in passing by each new one, so that released slots are soon used again."""
 
 

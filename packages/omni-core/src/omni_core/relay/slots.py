@@ -29,11 +29,8 @@ class Loan(NamedTuple):
     generation: int
     runs: tuple[Run, ...]
     target: str
-
-    @property
-    def head(self) -> int:
-        """The slot whose words in the pool's header stand for the whole loan."""
-        return self.runs[0].start
+    head: int
+    """The slot whose words in the pool's header stand for the whole loan."""
 
 
 class SlotTable:
@@ -53,7 +50,7 @@ class SlotTable:
             return None
         runs = self._whole(count) or self._pieces(count)
         self.used += count
-        loan = Loan(next(self._generations), runs, target)
+        loan = Loan(next(self._generations), runs, target, runs[0].start)
         self._lent.add(loan.generation)
         return loan
 
