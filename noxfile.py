@@ -86,7 +86,7 @@ def tests(session: nox.Session) -> None:
     """Run every test: the packages' own and those across packages."""
     references = [tool for tools in REFERENCES.values() for tool in tools]
     install(session, *NEEDS, tools=(*TEST_TOOLS, *references))
-    session.run("pytest", *session.posargs, env=ONE_THREAD)
+    session.run("pytest", "--durations=25", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
