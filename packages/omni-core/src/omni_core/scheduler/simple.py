@@ -85,15 +85,16 @@ class SimpleScheduler:
             match item:
                 case Work():
                     self._enter(item, outbox)
+                    self._changed.notify()  # one worker: to wake them all costs more than the work
                 case Abort():
                     self._forget(item.request_id, outbox)
                 case Close():
                     self._closing = True
+                    self._changed.notify_all()
                 case Chunk() | ChunksDone() | None:
                     pass  # a stateless stage has no streams
                 case _:
                     assert_never(item)
-            self._changed.notify_all()
 
     def _enter(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
@@ -131,6 +132,8 @@ class SimpleScheduler:
                     batch = [self._waiting.popleft()[0] for _ in range(self._batch_size())]
                     self._running.update(work.request_id for work in batch)
                     self._batches += 1
+                    if self._waiting:
+                        self._changed.notify()  # whoever was woken for these may have joined us
                     return batch
         return []
 
