@@ -301,6 +301,17 @@ async def test_a_replica_that_keeps_dying_is_done_without_while_another_serves(
         assert "'voice.1@1' ended" in error.message, "nobody is left to go on"
 
 
+async def test_a_process_stuck_in_native_code_is_replaced(tmp_path: Path) -> None:
+    """In code that keeps the interpreter, so that no thread of the process can do anything."""
+    async with load(tmp_path, watchdog_timeout_s=1.0) as pipeline:
+        with pytest.raises(StageDiedError, match="does not answer") as caught:
+            await asyncio.wait_for(ask(pipeline, "seize"), BACK_S)
+        assert caught.value.retryable
+        assert pipeline.health().stages["writer"].last_death == "hang"
+        await until(pipeline, is_ready, BACK_S)
+        await ask(pipeline, "a b", "text", "audio")
+
+
 async def test_a_process_that_only_computes_is_not_taken_to_hang(tmp_path: Path) -> None:
     async with load(tmp_path, watchdog_timeout_s=1.0) as pipeline:
         await ask(pipeline, "busy", "text", "audio")

@@ -7,6 +7,7 @@ carries requests rather than what computes them:
     crash:writer               raise in the writer's loop, which ends its process
     die:writer                 end the writer's process at once
     busy                       compute for two seconds in pure Python
+    seize                      keep the interpreter in native code for ever
     hang                       say "hang" and then hold the request until it is aborted
     big                        hand on a tensor that is too large to travel inline
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from types import ModuleType
@@ -106,6 +108,8 @@ class Writer:
                     os._exit(3)
                 case "busy":
                     _compute(BUSY_S)
+                case "seize":
+                    re.match("(a*)*b", "a" * 60)
                 case "big" if int(work.payload["ballast"].sum()) != _ballast_sum():
                     raise RuntimeError("the ballast arrived damaged")
             if word == "hang":
