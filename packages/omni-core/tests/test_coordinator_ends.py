@@ -284,6 +284,8 @@ def test_what_waits_fails_when_what_it_needs_has_died() -> None:
     desk.coordinator.process_died("front", "exit code 1")
     assert error_of(running).code == "stage_died"
     assert isinstance(error_of(waiting), NotReadyError)
+    told = [("aborted", "stage_died"), ("refused", "not_ready")]
+    assert sorted(desk.diary.told) == told, "each once"
     assert desk.occupancy() == (0, 0, 0)
 
 
