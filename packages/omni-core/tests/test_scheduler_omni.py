@@ -9,9 +9,9 @@ import pytest
 
 from omni_core.engine.base import EngineRequest, StepOutput
 from omni_core.errors import ContextLengthError, MediaError, OmniError
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Outbox, Work
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 from omni_core.scheduler.omni import OmniScheduler
-from omni_core.testing.fakes import Call, ScriptedEngine, running
+from omni_core.testing.fakes import Call, RecordingOutbox, ScriptedEngine, running
 from omni_core.types import RequestParams, SamplingParams
 
 
@@ -107,6 +107,38 @@ def test_the_loop_goes_on_by_itself_when_the_engine_said_it_would() -> None:
     with running(OmniScheduler(engine, Tokens()), [work("a", 1)]) as (_, outbox):
         outbox.wait_for("complete", "a")
     assert engine.asked == 1
+
+
+def test_a_rest_ends_when_something_comes() -> None:
+    engine = ScriptedEngine()
+    scheduler = OmniScheduler(engine, Tokens(), rest_s=lambda: 60.0)
+    with running(scheduler, [work("a", 1, 2)]) as (inbox, outbox):
+        outbox.wait_for("stream", "a")
+        assert engine.stats().steps == 1
+        inbox.put(Chunk("stranger", "x", "anything"))
+        outbox.wait_for("complete", "a")
+
+
+def test_a_rest_ends_by_itself() -> None:
+    rests = [0.001, 0.001]
+    scheduler = OmniScheduler(ScriptedEngine(), Tokens(), rest_s=lambda: rests.pop())
+    with running(scheduler, [work("a", 1, 2, 3)]) as (_, outbox):
+        outbox.wait_for("complete", "a")
+    assert rests == []
+
+
+def test_what_admission_sends_leaves_before_the_step() -> None:
+    class Last(ScriptedEngine):
+        def step(self) -> list[StepOutput]:
+            log.append("step")
+            inbox.put(Close())
+            return super().step()
+
+    log: list[str] = []
+    inbox = Inbox(before_look=lambda: log.append("look"))
+    inbox.put(work("a", 1))
+    OmniScheduler(Last(), Tokens()).run(inbox, RecordingOutbox())
+    assert log[:3] == ["look", "look", "step"]
 
 
 def test_nothing_to_generate_never_reaches_the_engine() -> None:

@@ -20,6 +20,7 @@ from omni_core.types import CodecDelta, RequestParams, SamplingParams, Usage
 from omni_qwen3 import talker, thinker
 from omni_qwen3.config import load_config
 from omni_qwen3.defaults import talker_defaults, thinker_defaults
+from omni_qwen3.head_start import LEAD_TOKENS, HeadStart
 from omni_qwen3.prompt import user_rows
 
 SPEECH = ("text", "audio")
@@ -185,6 +186,38 @@ def test_only_user_turns_condition_the_talker(
     assert text == ("<|im_start|>user\nHello<|im_end|>\n<|im_start|>user\nHow are you?<|im_end|>\n")
     assert not conditioning["user_is_media"].any()
     assert len(conditioning["user_rows"]) == len(conditioning["user_ids"])
+
+
+def test_the_thinker_rests_unless_somebody_only_reads_or_has_not_begun(
+    thinker_runner: thinker.ThinkerRunner, tiny_checkpoint: str, prompt: dict[str, Any]
+) -> None:
+    now_s = 0.0
+    stage = thinker.ThinkerStage(
+        thinker_runner,
+        thinker_defaults(tiny_checkpoint),
+        can_speak=True,
+        head_start=HeadStart(lambda: now_s),
+    )
+    engine, out = TorchEngine(thinker_runner), Record()
+
+    def admit(name: str, modalities: Any) -> EngineRequest:
+        params = RequestParams(modalities=modalities, sampling=GREEDY)
+        request = stage.admit(Work(name, params, prompt), out)
+        assert request is not None
+        return request
+
+    requests = {"speaks": admit("speaks", SPEECH)}
+    engine.add(requests["speaks"])
+    for _ in range(LEAD_TOKENS):
+        assert stage.rest_s() == 0
+        now_s += 0.001
+        step(engine, stage, requests, out)
+    assert stage.rest_s() > 0
+    for name, modalities in (("reads", ("text",)), ("speaks later", SPEECH)):
+        admit(name, modalities)
+        assert stage.rest_s() == 0
+        stage.forget(name)
+        assert stage.rest_s() > 0
 
 
 def test_rows_before_any_turn_are_no_user_rows(tiny_checkpoint: str) -> None:

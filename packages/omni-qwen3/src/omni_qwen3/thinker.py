@@ -32,6 +32,7 @@ from omni_core.types import IntArray, Payload, SamplingParams, Usage
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
+from omni_qwen3.head_start import HeadStart
 from omni_qwen3.model.decoder import Decoder, DecodeStep
 from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
@@ -51,7 +52,8 @@ def build(ctx: StageContext) -> Scheduler:
     runner = load_runner(ctx, bank)
     defaults = thinker_defaults(ctx.model_path)
     stage = ThinkerStage(runner, defaults, can_speak=SPEECH_TARGET in ctx.stage.next)
-    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats)
+    rest_s = stage.rest_s if ctx.device == "cpu" else float
+    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats, rest_s)
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:
@@ -264,11 +266,13 @@ class ThinkerStage:
         defaults: SamplingParams,
         *,
         can_speak: bool,
+        head_start: HeadStart | None = None,
     ) -> None:
         self._runner = runner
         self._defaults = defaults
         self._can_speak = can_speak
         self._replies: dict[str, _Reply] = {}
+        self._head_start = head_start or HeadStart()
 
     def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
         """See `ARStage`; the caller's parameters for this stage win over those for the request."""
@@ -301,12 +305,20 @@ class ThinkerStage:
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
             self._speak(request_id, reply, _spoken(reply, output), outbox)
+            self._head_start.left(request_id, output.index)
         if output.finish_reason is not None:
             self._finish(request_id, reply, output, outbox)
 
     def forget(self, request_id: str) -> None:
         """See `ARStage`."""
         self._replies.pop(request_id, None)
+        self._head_start.forget(request_id)
+
+    def rest_s(self) -> float:
+        """How long the next step may wait; not at all while a prompt is computed or somebody only
+        reads."""
+        rest_s = self._head_start.rest_s()
+        return rest_s if rest_s and all(r.speaking for r in self._replies.values()) else 0.0
 
     def _speak(
         self, request_id: str, reply: _Reply, tokens: tuple[int, ...], outbox: Outbox

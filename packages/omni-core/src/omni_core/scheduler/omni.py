@@ -5,13 +5,22 @@ Knows engines and requests. Knows nothing of models: an `ARStage` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol, assert_never
 
 from omni_core.engine.base import Engine, EngineRequest, RequestFailedError, StepOutput
 from omni_core.errors import OmniError, as_omni_error
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
+from omni_core.scheduler.base import (
+    Abort,
+    Chunk,
+    ChunksDone,
+    Close,
+    Inbox,
+    InboxItem,
+    Outbox,
+    Work,
+)
 
 
 class ARStage(Protocol):
@@ -40,11 +49,14 @@ class OmniScheduler:
         engine: Engine,
         stage: ARStage,
         more_stats: Callable[[], Mapping[str, float]] = dict,
+        rest_s: Callable[[], float] = float,
     ) -> None:
-        """`more_stats` are numbers of whatever the runner uses; `stats` adds them to its own."""
+        """`more_stats` are numbers of whatever the runner uses; `stats` adds them to its own.
+        `rest_s` says how long the next step may wait for others to run, unless something comes."""
         self._engine = engine
         self._stage = stage
         self._more_stats = more_stats
+        self._rest_s = rest_s
         self._requests: dict[str, EngineRequest] = {}
         self._entered = 0
 
@@ -65,9 +77,20 @@ class OmniScheduler:
         return {**engine, **self._more_stats(), **mine}
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
+        """Take what has come, waiting while there is nothing to do. False to leave."""
         idle = not self._engine.runnable()
-        timeout_s = self._engine.wakes_in_s() if idle else None
-        for item in inbox.drain(block=idle, timeout_s=timeout_s):
+        timeout_s = self._engine.wakes_in_s() if idle else self._rest_s()
+        items = inbox.drain(block=idle or bool(timeout_s), timeout_s=timeout_s)
+        while items:
+            if not self._take(items, outbox):
+                return False
+            entered = any(isinstance(item, Work) for item in items)
+            # What admission sent on leaves before a step: whom it opens can get ready meanwhile.
+            items = inbox.drain(block=False) if entered else []
+        return True
+
+    def _take(self, items: Sequence[InboxItem], outbox: Outbox) -> bool:
+        for item in items:
             match item:
                 case Work():
                     self._admit(item, outbox)
