@@ -153,26 +153,6 @@ def test_a_push_has_no_more_frames_than_it_should() -> None:
     assert vocoder.pushes == [*first, {"e": list(range(2, 10))}, {"e": [10]}]
 
 
-@pytest.mark.parametrize(
-    ("others", "pushes"),
-    [
-        ([], [{"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}]),
-        ([opened("new")], [{"a": [0, 1, 2, 3]}, {"b": [4, 5, 6, 7]}]),
-        ([opened("silent"), ended("silent")], [{"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}]),
-    ],
-)
-def test_pushes_are_short_while_a_first_frame_may_come(
-    others: list[InboxItem], pushes: list[dict[str, list[int]]]
-) -> None:
-    vocoder = Recorder()
-    items = [opened("a"), chunk("a", 0, 1, 2, 3), opened("b"), chunk("b", 4, 5, 6, 7), ended("b")]
-    cadence = Cadence(initial_frames=4, steady_frames=4)
-    scheduler = StreamingScheduler(vocoder, cadence=cadence, push_frames=8)
-    with running(scheduler, [*others, *items]) as (_, outbox):
-        outbox.wait_for("complete", "b")
-    assert vocoder.pushes == pushes
-
-
 def test_the_tail_is_flushed_before_the_end() -> None:
     items = [opened("a"), chunk("a", 1), ended("a")]
     _, outbox = run(Recorder(tail=0.5), items, ("complete", "a"))

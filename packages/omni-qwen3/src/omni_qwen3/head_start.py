@@ -18,7 +18,7 @@ LEAD_TOKENS: Final = 3
 """With which the Talker makes as many frames without another."""
 REST_PER_TOKEN: Final = 4.0
 """Length of a rest, in the time that a token of the lead took."""
-LONGEST_REST_S: Final = 0.04
+LONGEST_REST_S: Final = 0.03
 """Frames that are slower still leave the lead unused: no need to wait for them."""
 
 

@@ -65,12 +65,6 @@ class _Reply:
     """How many of them wait."""
     ended: bool = False
 
-    @property
-    def awaits_first(self) -> bool:
-        """Whether its first frame may come at any moment."""
-        silent = self.pace.audio_until_s is None
-        return self.is_open and silent and not self.frames and not self.ended
-
     def take(self, limit: int) -> IntArray:
         """Remove `limit` frames from the front, splitting a chunk where it must."""
         taken: list[IntArray] = []
@@ -106,10 +100,9 @@ class StreamingScheduler:
         clock: Callable[[], float] = time.monotonic,
         more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """A push has at most `push_frames` over all its replies, and half as many while a reply
-        waits for its first, or one reply's chunk: what arrives meanwhile may be more urgent than
-        the rest. `more_stats` gives the numbers of whatever the vocoder uses, which `stats` adds.
-        """
+        """A push has at most `push_frames` over all its replies, or one reply's chunk: what arrives
+        meanwhile may be more urgent than the rest. `more_stats` gives the numbers of whatever the
+        vocoder uses, which `stats` adds."""
         self._vocoder = vocoder
         self._cadence = cadence or Cadence()
         self._push_frames = push_frames
@@ -212,8 +205,6 @@ class StreamingScheduler:
         now_s, room, begins = self._clock(), self._push_frames or math.inf, False
         due: list[tuple[str, IntArray]] = []
         waiting = [(rid, r) for rid, r in self._replies.items() if r.is_open and r.frames]
-        if any(reply.awaits_first for reply in self._replies.values()):
-            room /= 2
         for rid, reply in sorted(waiting, key=lambda row: row[1].pace.audio_until_s or 0.0):
             count = reply.pace.due(reply.frames, ended=reply.ended, now_s=now_s)
             if not count:
