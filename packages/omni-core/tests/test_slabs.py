@@ -31,7 +31,9 @@ from omni_core.relay.slabs import SharedMemory, remove_leftovers
 
 SLOT = 4096
 SLOTS = 8
-TINY = PoolLimits(pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=2 * SLOT, patience_s=0.05)
+TINY = PoolLimits(
+    pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=2 * SLOT, ease_s=0.0, patience_s=0.05
+)
 
 
 def tensor(slots: float, seed: int = 0) -> Bytes:
@@ -186,11 +188,11 @@ def test_a_writer_without_room_fails_after_its_patience(pair: Pair) -> None:
     pair.a.place(tensor(1), "b")
 
 
-def patient(directory: Path) -> Pair:
-    return Pair(
-        directory,
-        PoolLimits(pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=0, patience_s=30.0),
+def patient(directory: Path, ease_s: float = 0.0) -> Pair:
+    limits = PoolLimits(
+        pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=0, ease_s=ease_s, patience_s=30.0
     )
+    return Pair(directory, limits)
 
 
 def while_waiting(made: Pair, act: Callable[[], Any], slots: int = 1) -> list[Any]:
@@ -222,6 +224,23 @@ def test_a_release_wakes_the_writer_that_waits(tmp_path: Path) -> None:
     [reference] = while_waiting(made, views.clear, slots=3)
     np.testing.assert_array_equal(made.b.open(reference), tensor(3))
     assert len(held) == SLOTS // 2
+    made.close()
+
+
+def test_a_writer_waits_a_moment_for_the_half_that_is_viewed(tmp_path: Path) -> None:
+    made = patient(tmp_path, ease_s=20.0)
+    views = [made.b.open(made.a.place(tensor(SLOTS // 2), "b"))]
+    [reference] = while_waiting(made, views.clear)
+    assert not reference.copy
+    assert made.a.stats()["waits"] == 0
+    made.close()
+
+
+def test_a_writer_waits_no_longer_than_that_moment(tmp_path: Path) -> None:
+    made = patient(tmp_path, ease_s=0.001)
+    views = [made.b.open(made.a.place(tensor(SLOTS // 2), "b"))]
+    assert made.a.place(tensor(1), "b").copy
+    assert views
     made.close()
 
 
@@ -494,7 +513,9 @@ class Traffic(RuleBasedStateMachine):
         self.directory = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
         self.directory /= f"omni-test-{os.getpid()}-{threading.get_ident()}"
         self.directory.mkdir(mode=0o700)
-        limits = PoolLimits(pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=0, patience_s=0.0)
+        limits = PoolLimits(
+            pool_bytes=SLOTS * SLOT, slot_bytes=SLOT, warm_bytes=0, ease_s=0.0, patience_s=0.0
+        )
         self.pair = Pair(self.directory, limits)
         self.seed = 0
         self.live: dict[int, Bytes] = {}

@@ -3,7 +3,8 @@
 At most half of the pool is ever lent for as long as the borrower likes. What takes more than that
 half is marked to be copied out by the borrower's loop, which reads its messages whatever its stages
 do. So room comes back without any stage going on, and no circle of stages can wait for itself.
-Tensors over half the pool get a file of their own, and count until the borrower has opened it.
+Before, the lender waits a moment for room in the half, which costs less than the copy. Tensors over
+half the pool get a file of their own, and count until the borrower has opened it.
 Knows loans and deadlines. Knows nothing of tensors or messages.
 """
 
@@ -42,6 +43,9 @@ class PoolLimits:
     slot_bytes: int = 64 * 1024
     warm_bytes: int = 64 * MIB
     """The memory of slots behind these goes back to the system once all are free."""
+    ease_s: float = 0.002
+    """How long to wait for room in the half that is not copied out: about what it takes to copy a
+    MiB into memory that is new."""
     patience_s: float = 5.0
     """Then a request whose tensor finds no room fails."""
 
@@ -174,10 +178,28 @@ class Lender:
             if not self._queue.acquire(timeout=self._limits.patience_s):
                 raise self._full(size_bytes)
         try:
+            if not segment and self._limits.ease_s and self._is_crowded(slots):
+                self._ease(slots)
             room = self._try(size_bytes, target, segment)
             return room or self._wait(size_bytes, target, segment, deadline_s)
         finally:
             self._queue.release()
+
+    def _is_crowded(self, slots: int) -> bool:
+        """Whether so many more would be over the half."""
+        return 2 * (self._table.used + slots) > self._layout.slots
+
+    def _ease(self, slots: int) -> None:
+        """Wait for a borrower that is about to release something; none need be."""
+        self._before_wait()
+        deadline_s = time.monotonic() + self._limits.ease_s
+        with self._mapping.waiting():
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                with self._lock:
+                    self._collect(len(self._lent))
+                if not self._is_crowded(slots):
+                    return
+                self._mapping.wait(left_s)
 
     def _wait(self, size_bytes: int, target: str, segment: bool, deadline_s: float) -> _Room:
         self._waits += 1

@@ -22,7 +22,7 @@ from omni_core.errors import PayloadTooLargeError
 from omni_core.messages import ToCoordinator, ToStage
 from omni_core.stage.line import LineWatch
 
-_BATCH_MESSAGES: Final = 16
+_BATCH_MESSAGES: Final = 32
 _BATCH_BYTES: Final = 128 * 1024
 """A batch that is as large as this does not wait for the end of a turn."""
 _MAX_FAR_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
