@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,27 +161,32 @@ def test_a_message_for_another_host_leaves_room_for_its_batch() -> None:
 
 def test_a_stranger_at_a_peers_address_costs_the_requests_sent_there() -> None:
     refused: list[tuple[str, list[str]]] = []
-    noticed = threading.Event()
-
-    def note(peer: str, request_ids: list[str]) -> None:
-        refused.append((peer, request_ids))
-        noticed.set()
-
     book = AddressBook(None, Curve.derive("a secret"))
     with zmq.Context() as context, socket.create_server(("127.0.0.1", 0)) as stranger:
-        book.learn("far", f"tcp://127.0.0.1:{stranger.getsockname()[1]}")
-        egress = Egress(context, book, Codec(), note)
+        where = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
+        book.learn("far", where)
+        egress = Egress(context, book, Codec(), lambda *news: refused.append(news))
         egress.post("far", chunk(0, "before anybody answers"))
         with stranger.accept()[0] as connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4)
-            deadline_s = time.monotonic() + PATIENCE_MS / 1000
-            while not noticed.wait(0.01):
-                assert time.monotonic() < deadline_s, "a broken line takes everything"
-                egress.post("far", chunk(1, "one"))
+            keep_posting(egress, until=lambda: bool(refused))
         egress.flush()  # this thread works in turns from now on
         for request_id in ("two", "three", "three"):
             egress.post("far", chunk(2, request_id))
         egress.flush()
         assert refused == [("far", ["one"]), ("far", ["two", "three"])]
+
+        stranger.close()
+        peer = Ingress(context, book, "far", Codec(), ToStage, tcp=where)
+        keep_posting(egress, until=lambda: bool(peer.read()))
         egress.close()
         context.destroy(linger=0)
+
+
+def keep_posting(egress: Egress, until: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_MS / 1000
+    while not until():
+        assert time.monotonic() < deadline_s
+        egress.post("far", chunk(1, "one"))
+        egress.send_held_back()
+        time.sleep(0.01)

@@ -46,7 +46,7 @@ class Egress:
     ) -> None:
         """`codec` encodes for the processes of this host; others see none of our memory.
         `on_refused` is told a peer, and the requests of messages that what answers at its address
-        did not take."""
+        does not take; what was on its way when that answered is not told."""
         self._context = context
         self._book = book
         self._codec = codec
@@ -79,7 +79,7 @@ class Egress:
                 self._loaded[line] = None
                 return
             self._loaded.pop(line, None)
-            refused = line.send()
+            refused = self._send(line)
         if refused:
             self._on_refused(peer, _requests_of(refused))
 
@@ -134,7 +134,16 @@ class Egress:
     def _send_all(self) -> dict[str, list[Frame]]:
         """{peer: messages that were refused}."""
         lines, self._loaded = self._loaded, {}
-        return {line.peer: refused for line in lines if (refused := line.send())}
+        return {line.peer: refused for line in lines if (refused := self._send(line))}
+
+    def _send(self, line: _Line) -> list[Frame]:
+        """What was refused. A line that did so is replaced by one that takes nothing until the peer
+        has let it in, unless somebody watches it, who will see."""
+        refused = line.send()
+        if refused and line.eager and not line.watched:
+            line.close(linger_ms=0)
+            self._open(line.peer, eager=False).connect(self._book, line.peer)
+        return refused
 
     def _encode(self, peer: str, message: ToCoordinator | ToStage) -> list[Frame]:
         if self._book.is_near(peer):
@@ -148,18 +157,22 @@ class Egress:
         line.connect(self._book, peer)
         return line
 
-    def _open(self, peer: str) -> _Line:
+    def _open(self, peer: str, *, eager: bool = True) -> _Line:
+        """An eager line takes messages before the peer is there."""
         outbound = self._context.socket(zmq.PUSH)
         outbound.setsockopt(zmq.SNDHWM, 0)
-        line = self._lines[peer] = _Line(peer, outbound)
+        outbound.setsockopt(zmq.IMMEDIATE, not eager)
+        line = self._lines[peer] = _Line(peer, outbound, eager)
         return line
 
 
 class _Line:
     """One socket, and the messages that leave together through it."""
 
-    def __init__(self, peer: str, outbound: zmq.Socket[bytes]) -> None:
+    def __init__(self, peer: str, outbound: zmq.Socket[bytes], eager: bool) -> None:
         self.peer = peer
+        self.eager = eager
+        self.watched = False
         self._outbound = outbound
         self._messages: list[Frame] = []
         self._bytes = 0
@@ -178,6 +191,7 @@ class _Line:
 
     def watch(self, book: AddressBook, peer: str) -> LineWatch:
         """See `Egress.watch`."""
+        self.watched = True
         watch = LineWatch(self._outbound)
         self.connect(book, peer)
         return watch
