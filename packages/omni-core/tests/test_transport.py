@@ -15,6 +15,11 @@ from omni_core.specs import Ref, StageConfig
 BUILD = Ref("somewhere:build")
 
 
+@pytest.fixture(autouse=True)
+def cards_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CARD_POOL_VARIABLE, "64")
+
+
 def stage(name: str, *following: str, **fields: Any) -> StageConfig:
     return StageConfig(name=name, factory=BUILD, next=following, **fields)
 
@@ -96,10 +101,12 @@ def test_without_a_common_card_nobody_is_told_of_any(talker: dict[str, Any]) -> 
     assert ways(stages)["thinker", "talker"] in ("shm", "local")
 
 
-def test_the_operator_can_switch_it_off_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_operators_to_switch_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert shared_cards(pipeline())
     monkeypatch.setenv(CARD_POOL_VARIABLE, "0")
+    assert shared_cards(pipeline()) == {}
+    monkeypatch.delenv(CARD_POOL_VARIABLE)
     assert shared_cards(pipeline()) == {}
 
 

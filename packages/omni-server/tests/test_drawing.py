@@ -25,7 +25,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def stage(name: str, *following: str, **fields: Any) -> StageConfig:
-    return StageConfig(name=name, factory=BUILD, next=following, **fields)
+    env = {"OMNI_CARD_POOL_MIB": "64"}
+    return StageConfig(name=name, factory=BUILD, next=following, env=env, **fields)
 
 
 STAGES = (

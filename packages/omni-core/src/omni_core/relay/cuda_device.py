@@ -259,7 +259,7 @@ class _Driver:
         if code != 0:
             raise ProtocolError(
                 f"memory of another process cannot be mapped: {self._name(code)}; if it never can "
-                "be here, set OMNI_CARD_POOL_MIB=0"
+                "be here, leave OMNI_CARD_POOL_MIB unset"
             )
         return address.value
 

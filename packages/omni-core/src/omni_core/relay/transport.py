@@ -19,6 +19,7 @@ from omni_core.graph import cards_of, process_of, replica_names
 from omni_core.specs import StageConfig
 
 CARD_POOL_VARIABLE: Final = "OMNI_CARD_POOL_MIB"
+"""Unset or 0, tensors leave their cards."""
 _VISIBLE_CARDS_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -126,6 +127,5 @@ def _transports(sources: Iterable[End], targets: Iterable[End]) -> tuple[Transpo
 
 
 def _shared_card(stage: StageConfig, replica: int, env: Mapping[str, str]) -> str:
-    if not cards_of(stage) or _VISIBLE_CARDS_VARIABLE in env or env.get(CARD_POOL_VARIABLE) == "0":
-        return ""
-    return stage_device(stage, replica)
+    wanted = env.get(CARD_POOL_VARIABLE, "0") != "0" and _VISIBLE_CARDS_VARIABLE not in env
+    return stage_device(stage, replica) if wanted and cards_of(stage) else ""
