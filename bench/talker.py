@@ -26,6 +26,7 @@ from omni_core.types import (
     Request,
     RequestParams,
     SamplingParams,
+    TextDelta,
     TextPart,
 )
 from omni_qwen3.code2wav.config import load_config as vocoder_config
@@ -33,6 +34,9 @@ from omni_qwen3.config import load_config
 from results import Case, Report
 
 IN_FLIGHT: Final = 16
+CROWD: Final = 8
+CROWD_GOAL: Final = 1 / 3
+STEADY_FRAMES: Final = 3
 REPLIES_EACH: Final = 3
 """Of those in flight: one wave alone would mostly measure how a wave begins and ends."""
 USER_TOKENS: Final = 20
@@ -110,8 +114,22 @@ async def _round(
         found[f"stage {mode}"] = reply.frames / reply.speak(scheduler)
     for mode, pipeline in pipelines.items():
         found[f"one {mode}"] = await reply.frames_per_s(pipeline, 1)
+        found |= await _firsts(reply, mode, pipeline)
         found[f"many {mode}"] = await reply.frames_per_s(pipeline, IN_FLIGHT, REPLIES_EACH)
     return found
+
+
+async def _firsts(reply: Reply, mode: str, pipeline: Pipeline) -> dict[str, float]:
+    """Milliseconds to the first of text and audio, of a request alone and of those that come
+    together."""
+    alone = [await reply.hear(pipeline) for _ in range(CROWD)]
+    crowd = await asyncio.gather(*(reply.hear(pipeline) for _ in range(CROWD)))
+    return {
+        f"text {mode}": median(heard.first_text_s for heard in alone) * 1e3,
+        f"audio {mode}": median(heard.first_audio_s for heard in alone) * 1e3,
+        f"frame {mode}": median(heard.steady_frame_s for heard in alone) * 1e3,
+        f"crowd {mode}": median(heard.first_audio_s for heard in crowd) * 1e3,
+    }
 
 
 def _cases(mode: str, rounds: Sequence[dict[str, float]], other_name: str) -> tuple[Case, ...]:
@@ -141,6 +159,24 @@ def _cases(mode: str, rounds: Sequence[dict[str, float]], other_name: str) -> tu
             other_name=f"{other_name}, one after another",
             goal=30.0,
         ),
+        Case(
+            case=f"first audio soon after first text, 1 request, {label}",
+            unit="ms",
+            ours=middle[f"audio {mode}"],
+            other=middle[f"text {mode}"] + STEADY_FRAMES * middle[f"frame {mode}"],
+            other_name=f"first text + {STEADY_FRAMES} steady frames",
+            goal=1.0,
+            better="less",
+        ),
+        Case(
+            case=f"first audio in a crowd, {CROWD} at once, {label}",
+            unit="ms",
+            ours=middle[f"crowd {mode}"],
+            other=middle[f"audio {mode}"],
+            other_name="1 request",
+            goal=CROWD_GOAL,
+            better="less",
+        ),
     )
 
 
@@ -151,6 +187,17 @@ def _compiled_share(stats: dict[str, dict[str, float]]) -> float:
         for name in ("eager", "compiled", "graph")
     }
     return 1 - counts["eager"] / max(sum(counts.values()), 1.0) if counts["compiled"] else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A whole reply of a pipeline."""
+
+    frames: int
+    first_text_s: float
+    first_audio_s: float
+    steady_frame_s: float
+    """For each frame after the first piece of audio."""
 
 
 @dataclass(slots=True)
@@ -189,7 +236,7 @@ class Reply:
         """Of a pipeline that so many people ask at once, each so often, one reply after another."""
 
         async def person() -> list[int]:
-            return [await self._hear(pipeline) for _ in range(each)]
+            return [(await self.hear(pipeline)).frames for _ in range(each)]
 
         began = time.perf_counter()
         made = await asyncio.gather(*(person() for _ in range(in_flight)))
@@ -197,15 +244,27 @@ class Reply:
         assert {frames for replies in made for frames in replies} == {self.frames}
         return sum(map(sum, made)) / seconds
 
-    async def _hear(self, pipeline: Pipeline) -> int:
+    async def hear(self, pipeline: Pipeline) -> Heard:
+        """Ask for a reply and listen to its end."""
         vocoder = vocoder_config(self.checkpoint)
         asked = Message(role="user", content=(TextPart(text=self.text()),))
-        samples = vocoder.lookahead_samples
         request = Request(messages=(asked,), params=self._params())
+        began, text_s, pieces = time.perf_counter(), [], []
         async for event in pipeline.generate(request):
-            if isinstance(event, AudioDelta):
-                samples += event.samples.size
-        return samples // vocoder.samples_per_frame
+            match event:
+                case TextDelta():
+                    text_s.append(time.perf_counter() - began)
+                case AudioDelta():
+                    pieces.append((time.perf_counter() - began, event.samples.size))
+        (first_s, first_size), (last_s, _) = pieces[0], pieces[-1]
+        samples = sum(size for _, size in pieces)
+        steady_frames = (samples - first_size) / vocoder.samples_per_frame
+        return Heard(
+            frames=(samples + vocoder.lookahead_samples) // vocoder.samples_per_frame,
+            first_text_s=text_s[0],
+            first_audio_s=first_s,
+            steady_frame_s=(last_s - first_s) / steady_frames,
+        )
 
     def _params(self) -> RequestParams:
         return RequestParams(
