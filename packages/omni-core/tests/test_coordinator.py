@@ -320,3 +320,24 @@ def test_strangers_change_nothing() -> None:
     error = ErrorInfo(kind="StageError", message="x")
     desk.coordinator.handle(Fail(request_id="nobody", stage="think", error=error))
     assert desk.sent == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_request_that_fails_again_while_it_is_aborted_ends_once(leaves: bool) -> None:
+    desk = Desk()
+
+    def refuse(process: str, message: ToStage) -> None:
+        if isinstance(message, AbortRequest):
+            desk.coordinator.fail_request(message.request_id, StageDiedError("not reached"))
+
+    coordinator = desk.coordinator = Coordinator(STAGES, "entry", desk.fleet, refuse)
+    active = desk.submit()
+    if leaves:
+        coordinator.release(active)
+        assert events(active) == []
+    else:
+        coordinator.fail_request(active.request_id, RequestError("bad"))
+        [error] = events(active)
+        assert isinstance(error, RequestError)
+    assert coordinator.in_flight == 0
+    assert {replica.load for replica in desk.fleet.replicas} == {0}

@@ -370,7 +370,9 @@ class Coordinator:
         del self._active[active.request_id]
 
     def _abort(self, active: Active, reason: str) -> None:
-        """Reach every stage the request may have entered; one message for each process."""
+        """Reach every stage the request may have entered; one message for each process. It counts
+        as ended from here on, whatever sending brings about."""
+        active.ended = True
         living = set(self._fleet.living())
         owing = {stage: home for stage, home in active.pins.items() if home in living}
         for process in set(owing.values()):

@@ -47,13 +47,15 @@ class CoordinatorLinks:
         on_refused: Callable[[str, list[str]], None],
         tcp: str | None = None,
     ) -> None:
-        """`on_refused` is that of `Egress`; `tcp` is where other hosts reach us, if they may."""
+        """`on_refused` is that of `Egress`, called from the event loop and never out of a `send`;
+        `tcp` is where other hosts reach us, if they may."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, _LINGER_MS)
         self._book = book
         self._watched: dict[str, _Far] = {}
         self._ingress = Ingress(self._context, book, COORDINATOR, codec, ToCoordinator, tcp=tcp)
-        self._egress = Egress(self._context, book, codec, on_refused)
+        self._egress = Egress(self._context, book, codec, self._hand_on)
+        self._on_refused = on_refused
         self._flush_is_due = False
         self._news: asyncio.Event | None = None
 
@@ -134,6 +136,10 @@ class CoordinatorLinks:
             line.timer.cancel()
             asyncio.get_running_loop().remove_reader(line.watch.descriptor)
             line.watch.close()
+
+    def _hand_on(self, process: str, request_ids: list[str]) -> None:
+        """Whoever sends is in the middle of something, maybe of these very requests."""
+        asyncio.get_running_loop().call_soon(self._on_refused, process, request_ids)
 
     def _flush(self) -> None:
         self._flush_is_due = False

@@ -107,6 +107,8 @@ class StageProcess:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
+        self._strangers: set[str] = set()
+        """Peers of which it was said that something else answers in their place."""
         self._stopping = False
         self._exit_code = 0
 
@@ -201,7 +203,9 @@ class StageProcess:
 
     def _fail_unsent(self, peer: str, request_ids: list[str]) -> None:
         """What answers where a peer should be is not it."""
-        log.error("what answers at the address of process %r is not it", peer)
+        if peer not in self._strangers:
+            self._strangers.add(peer)
+            log.error("what answers at the address of process %r is not it", peer)
         if peer == COORDINATOR:
             return  # nobody to tell; our line to it is watched
         error = StageDiedError(f"process {peer!r} cannot be reached from {self._name!r}")
