@@ -366,7 +366,13 @@ class Bench:
             lambda stage, error: self.crashes.append((stage, error)),
         )
 
-    def data(self, source: str, payload: Any = None, request_id: str = "r") -> None:
+    def data(
+        self,
+        source: str,
+        payload: Any = None,
+        request_id: str = "r",
+        ended: tuple[Done, ...] = (),
+    ) -> None:
         self.node.receive(
             DataReady(
                 request_id=request_id,
@@ -375,6 +381,7 @@ class Bench:
                 params=BOTH,
                 payload={} if payload is None else payload,
                 pins=PINS,
+                ended=ended,
             )
         )
 
@@ -488,6 +495,23 @@ def test_a_payload_after_the_end_is_dropped() -> None:
     bench.data("b")
     assert bench.node.stats()["held"] == 0
     assert len(bench.links.reported) == 1
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_ends_that_come_with_a_late_payload_are_not_lost(aborted: bool) -> None:
+    """Without them the request would never end."""
+    bench = Bench()
+    bench.data("a")
+    assert len(bench.received()) == 1
+    assert bench.scheduler.outbox is not None
+    bench.scheduler.outbox.done("r")
+    if aborted:
+        bench.node.abort("r")
+    bench.data("b", ended=(end_of("b"),))
+    [_, *after] = bench.links.reported
+    assert [type(report) for report in after] == ([] if aborted else [Fail])
+    assert all("second payload, from 'b'" in fail.error.message for fail in after)  # type: ignore[union-attr]
+    assert (bench.node.stats()["held"], bench.node.stats()["late"]) == (0, 1)
 
 
 def test_chunks_of_strangers_are_dropped() -> None:

@@ -121,14 +121,7 @@ class StageNode:
     def _enter(self, message: DataReady) -> None:
         request_id = message.request_id
         if request_id in self._entered or request_id in self._aborted:
-            if not self._outbox.holds(request_id):
-                self._late += 1
-                return
-            error = StageError(
-                f"stage {self.name!r} got a second payload, from {message.source!r}; name its "
-                "sources in wait_for, or route to it once"
-            )
-            self._outbox.fail(request_id, error)
+            self._enter_again(message)
             return
         self._outbox.begin(message)
         if self._takes_the_first and isinstance(message.payload, dict):
@@ -153,6 +146,19 @@ class StageNode:
         self._inbox.put(Work(request_id, message.params, payload))
         for item in gathering.early:
             self._inbox.put(item)
+
+    def _enter_again(self, message: DataReady) -> None:
+        request_id = message.request_id
+        if not self._outbox.holds(request_id):
+            self._late += 1
+            if request_id in self._aborted or not message.ended:
+                return
+            self._outbox.begin(message)  # the ends that came with it would be told to nobody
+        error = StageError(
+            f"stage {self.name!r} got a second payload, from {message.source!r}; name its "
+            "sources in wait_for, or route to it once"
+        )
+        self._outbox.fail(request_id, error)
 
     def _is_complete(self, arrived: dict[str, Payload]) -> bool:
         awaited: Collection[str] | None = self._doc.wait_for
