@@ -71,6 +71,21 @@ def test_a_dead_replica_gets_nothing_and_the_last_one_is_missed(fleet: Fleet) ->
     assert fleet.of_stage("think")[0].load == 5, "a request that is refused loads nobody"
 
 
+def test_a_replica_can_be_done_without_while_another_serves_or_may_soon(fleet: Fleet) -> None:
+    first, second, third = fleet.of_stage("voice")
+    first.state, first.last_death = "dead", "exit"
+    second.state, second.last_death = "dead", "crash_loop"
+    assert fleet.is_replaceable(first)
+    third.state, third.last_death = "starting", "exit"
+    assert fleet.is_replaceable(first)
+    third.last_death = "crash_loop"
+    assert not fleet.is_replaceable(first)
+    assert fleet.is_replaceable(second), "the first has died once"
+    third.state = "ready"
+    assert fleet.is_replaceable(first), "it is back"
+    assert not fleet.is_replaceable(fleet.of_stage("ear")[0]), "there is no other"
+
+
 def test_a_successor_has_a_name_of_its_own_and_serves_once_it_is_warm(fleet: Fleet) -> None:
     [front] = fleet.of_stage("think")
     old = fleet.pin(["ear", "think"])

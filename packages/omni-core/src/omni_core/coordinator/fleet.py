@@ -97,9 +97,13 @@ class Fleet:
         return [replica.process for replica in self.replicas if replica.state != "dead"]
 
     def is_replaceable(self, replica: Replica) -> bool:
-        """Whether another of its group serves."""
+        """Whether another of its group serves, or may soon: it is in no crash loop itself."""
         group = self.of_stage(replica.stages[0].name)
-        return any(other.state == "ready" for other in group if other is not replica)
+        return any(
+            other.state == "ready" or other.last_death != "crash_loop"
+            for other in group
+            if other is not replica
+        )
 
     def down(self, stages: Iterable[str], *, warm_up: bool = False) -> list[str]:
         """The stages among these that no process takes a request for now."""
