@@ -130,6 +130,17 @@ async def test_all_processes_may_die_at_once(pipeline: Pipeline) -> None:
     assert not any(name.endswith(f"@{pid}") for name in left for pid in pids)
 
 
+async def test_what_a_killed_process_makes_until_its_end_goes_with_it(pipeline: Pipeline) -> None:
+    runtime = runtime_of(pipeline)
+    voice = runtime._fleet.find("voice")
+    assert voice is not None
+    runtime._supervisor._end_process(voice, "hang", "as if")
+    late = segments(runtime.run_dir) / f"voice@{2**62}"
+    late.touch()
+    await until(pipeline, is_ready, BACK_S)
+    assert not late.exists()
+
+
 async def test_a_death_does_not_hold_up_those_who_ask_for_counters(pipeline: Pipeline) -> None:
     voice = pipeline.health().stages["voice"].pid
     os.kill(voice, signal.SIGSTOP)

@@ -3,7 +3,7 @@
 A process says hello, is told what to build, reports progress, and is ready. One that dies, or that
 says nothing for too long, costs the requests pinned to it; the others are told, and a successor is
 started after a pause. Before it serves, a warm-up request passes it. A process that keeps dying
-ends the pipeline, unless another of its kind serves: `failure` says why.
+ends the pipeline, unless another of its kind serves or may soon: `failure` says why.
 
 Knows the order of these steps. Knows nothing of sockets, or of what stages compute.
 """
@@ -82,7 +82,8 @@ class Supervisor:
         watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
     ) -> None:
         """`blueprints` by the names of the fleet's replicas. `on_death` is called with the name of
-        a process once no request is left in it. `watchdog_timeout_s` is that of `Watchdog`."""
+        a process once no request is left in it, and again at its exit if that comes later.
+        `watchdog_timeout_s` is that of `Watchdog`."""
         self._blueprints = blueprints
         self._fleet = fleet
         self._coordinator = coordinator
@@ -99,6 +100,7 @@ class Supervisor:
         self._failed = asyncio.Event()
         self._stopping = False
         self.watchdog = Watchdog(fleet, peers.send, self._hangs, watchdog_timeout_s)
+        """To be woken when there is a request; to be told of answers."""
         self.failure: OmniError | None = None
         self.serving = False
         """Whether a request has passed every terminal; from then on, deaths are mended."""
@@ -218,6 +220,8 @@ class Supervisor:
         if self._stopping or replica is None:
             return
         log.error("stage process %r ended with code %s", child.name, child.code)
+        if replica.state == "dead":  # killed as such; it may have left something since
+            self._on_death(child.name)
         self._lost(replica, "exit", f"exit code {child.code}")
         self._run(self._follow(replica, child))
 
@@ -308,7 +312,7 @@ class Supervisor:
         self._expect_news(place)
 
     def _line_broke(self, process: str, reason: str) -> None:
-        """Nobody is told to leave at its address: who listens there next may be its successor."""
+        """Nobody is told to leave at its address: it has ended, or leaves by itself."""
         if (replica := self._fleet.find(process)) and not self._stopping:
             log.error("stage process %r is lost: %s", process, reason)
             self._lost(replica, "connection", reason)
