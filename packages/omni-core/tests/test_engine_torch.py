@@ -219,6 +219,19 @@ def test_a_long_prompt_does_not_stop_the_others(runner: TransformerRunner) -> No
     assert {o.request_id for o in engine.step()} == {"first", "long"}
 
 
+def test_a_runner_that_leaves_a_sequence_out_is_caught() -> None:
+    class Forgetful(TransformerRunner):
+        def collect(
+            self, seqs: list[Sequence], hidden: torch.Tensor, finished: list[bool]
+        ) -> list[Any]:
+            return super().collect(seqs, hidden, finished)[1:]
+
+    engine = TorchEngine(Forgetful())
+    engine.add(make("forgotten", prompt_of(4, seed=1)))
+    with pytest.raises(ValueError, match="shorter"):
+        engine.step()
+
+
 def test_seeded_sampling_gives_the_same_tokens_in_any_batch_mix(
     runner: TransformerRunner, mixed: list[EngineRequest]
 ) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import compress
+from itertools import compress, starmap
 from typing import Any
 
 import msgspec
@@ -222,7 +222,8 @@ class TorchEngine:
         finished = [verdict.finish_reason is not None for verdict in verdicts]
         data = self._runner.collect(seqs, hidden, finished)
         found = map(logprobs.get, range(len(going)))
-        outputs = list(map(_output, going, tokens, verdicts, data, found))
+        learnt = zip(going, tokens, verdicts, data, found, strict=True)
+        outputs = list(starmap(_output, learnt))
         for seq in compress(seqs, finished):
             self._residents.end(seq.request_id)
         return outputs
