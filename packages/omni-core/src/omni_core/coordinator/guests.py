@@ -133,7 +133,6 @@ class Guests:
     ) -> None:
         """Connect to a guest and make everybody acquainted with it."""
         self._present.add(replica.process)
-        self._addresses[replica.process] = hello.address
         self._lines.reach(replica.process, hello.address, on_broken)
         self.introduce(replica.process, hello.address)
 

@@ -74,8 +74,8 @@ class CoordinatorLinks:
     def reach(
         self, process: str, address: str, on_broken: Callable[[str, str], None] | None = None
     ) -> None:
-        """Connect to a process of another host; `on_broken` is called once, with its name and what
-        happened, when that does not succeed or the connection ends."""
+        """Connect to a process of another host; `on_broken` is called once and later, with its name
+        and what happened, when that does not succeed or the connection ends."""
         self._book.learn(process, address)
         if on_broken is None:
             self._egress.meet(process)
@@ -85,7 +85,7 @@ class CoordinatorLinks:
         timer = loop.call_later(_CALL_S, self._not_reached, process)
         self._watched[process] = _Far(watch, address, on_broken, timer)
         loop.add_reader(watch.descriptor, self._look_at, process)
-        self._look_at(process)
+        loop.call_soon(self._look_at, process)
 
     def forget(self, process: str) -> None:
         """A process is gone: drop what it has not taken."""
@@ -116,7 +116,9 @@ class CoordinatorLinks:
         self._context.destroy(linger=_LINGER_MS)
 
     def _look_at(self, process: str) -> None:
-        line = self._watched[process]
+        line = self._watched.get(process)
+        if line is None:
+            return
         match line.watch.look():
             case LineState.UP:
                 line.timer.cancel()
