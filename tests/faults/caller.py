@@ -62,6 +62,8 @@ class Manners:
     leave_after_s: float | None = None
     leave_when: Callable[[Heard], bool] = lambda heard: False
     """Asked after each event."""
+    leave_when_sent: bool = False
+    """Leaves before it can hear anything."""
     deaf: bool = False
     """Reads nothing; leaves after `leave_after_s`."""
     patience_s: float = 120.0
@@ -112,6 +114,10 @@ async def _exchange(
     try:
         await asyncio.get_running_loop().sock_connect(line, (where.hostname, where.port))
         await asyncio.get_running_loop().sock_sendall(line, _post(where.netloc, body, request_id))
+        if manners.leave_when_sent:
+            heard.left = True
+            line.close()
+            return
         if manners.deaf:
             await asyncio.Event().wait()
         reader, writer = await asyncio.open_connection(sock=line, limit=LINE_LIMIT_BYTES)

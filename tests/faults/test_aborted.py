@@ -72,8 +72,8 @@ BRIEF: Final = Question(
 KINDS: Final = {
     "before prefill": Kind(
         question=SPEECH,
-        manners=Manners(leave_after_s=0.02),
-        reached=lambda heard: not heard.text,
+        manners=Manners(leave_when_sent=True),
+        reached=lambda heard: heard.status == 0 and not heard.text,
     ),
     "mid text": Kind(
         question=PICTURE,
