@@ -262,7 +262,7 @@ async def test_a_guest_that_stands_still_is_as_good_as_gone(
     if found_by == "heartbeat":
         monkeypatch.setattr(curve, "_HEARTBEAT_MS", 200)
         monkeypatch.setattr(curve, "_SILENCE_MS", 1000)
-    watchdog_timeout_s = 1.0 if found_by == "watchdog" else None
+    watchdog_timeout_s = 3.0 if found_by == "watchdog" else None
     pipeline = load(tmp_path, loopback, secret, watchdog_timeout_s=watchdog_timeout_s)
     async with guest(loopback, secret) as voice, pipeline:
         asked = asyncio.create_task(ask(pipeline, "hang"))

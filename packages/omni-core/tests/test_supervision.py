@@ -314,7 +314,7 @@ async def test_a_replica_that_keeps_dying_is_done_without_while_another_serves(
 
 async def test_a_process_stuck_in_native_code_is_replaced(tmp_path: Path) -> None:
     """In code that keeps the interpreter, so that no thread of the process can do anything."""
-    async with load(tmp_path, watchdog_timeout_s=1.0) as pipeline:
+    async with load(tmp_path, watchdog_timeout_s=3.0) as pipeline:
         with pytest.raises(StageDiedError, match="does not answer") as caught:
             await asyncio.wait_for(ask(pipeline, "seize"), BACK_S)
         assert caught.value.retryable
@@ -324,7 +324,7 @@ async def test_a_process_stuck_in_native_code_is_replaced(tmp_path: Path) -> Non
 
 
 async def test_a_process_that_only_computes_is_not_taken_to_hang(tmp_path: Path) -> None:
-    async with load(tmp_path, watchdog_timeout_s=1.0) as pipeline:
+    async with load(tmp_path, watchdog_timeout_s=2.0) as pipeline:
         await ask(pipeline, "busy", "text", "audio")
         assert pipeline.health().stages["writer"].restarts == 0
 

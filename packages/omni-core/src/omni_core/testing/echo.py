@@ -6,7 +6,7 @@ carries requests rather than what computes them:
     fail:intake  fail:writer   fail the request there with a RequestError
     crash:writer               raise in the writer's loop, which ends its process
     die:writer                 end the writer's process at once
-    busy                       compute for two seconds in pure Python
+    busy                       compute for three seconds in pure Python
     seize                      keep the interpreter in native code for ever
     hang                       say "hang" and then hold the request until it is aborted
     big                        hand on a tensor that is too large to travel inline
@@ -47,7 +47,7 @@ from omni_core.types import (
 SAMPLE_RATE = 24_000
 SAMPLES_PER_WORD = 240
 BIG_BYTES = 4 * 1024 * 1024
-BUSY_S = 2.0
+BUSY_S = 3.0
 
 
 def intake(works: list[Work]) -> list[Payload | RequestError]:
