@@ -119,7 +119,8 @@ class Guests:
         self._send_away(hello.address, reason)
 
     def dismiss(self, process: str, reason: str) -> None:
-        """Say so to a guest that was let in; the caller forgets it."""
+        """Say so to a guest that was let in, or to whoever listens there in the next seconds; the
+        caller forgets it."""
         self._send_away(self._addresses[process], reason)
 
     def _send_away(self, address: str, reason: str) -> None:

@@ -1,7 +1,8 @@
 """A stage process on another host than the coordinator's: it dials in, and is told what it is.
 
 Knows what is different from a process that the coordinator started: its name, its clock, where its
-checkpoint lies, and that it leaves when its line breaks. The rest is `StageProcess`.
+checkpoint lies, and that it leaves when its line breaks or nobody answers. The rest is
+`StageProcess`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from omni_core.stage.tombstones import Tombstones
 from omni_core.types import Payload
 
 _ABORTED: Final = 100_000
-"""Ids of requests that were aborted; a lifetime of 160 aborts a second, and some 20 MB."""
+"""Ids of requests that were aborted; a lifetime of 160 aborts a second, and 20 to 30 MB."""
 _ENTERED: Final = 10_000
 """Ids of those that were not: what comes after these is a plugin's mistake, and comes soon."""
 
