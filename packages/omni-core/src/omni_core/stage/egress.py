@@ -10,7 +10,7 @@ same process leaves as one ZMQ message, which costs both sides little more than 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import zmq
@@ -19,12 +19,14 @@ from omni_core.addresses import AddressBook
 from omni_core.codec import Codec, Frame, batch, request_of
 from omni_core.curve import MAX_FRAME_BYTES
 from omni_core.errors import PayloadTooLargeError
-from omni_core.messages import ToCoordinator, ToStage
+from omni_core.messages import DataReady, Done, ToCoordinator, ToStage
 from omni_core.stage.line import LineWatch
 
-_BATCH_MESSAGES: Final = 32
+_BATCH_WEIGHT: Final = 64
 _BATCH_BYTES: Final = 128 * 1024
 """A batch that is as large as this does not wait for the end of a turn."""
+_WEIGHTS: Final[Mapping[type, int]] = {DataReady: 4, Done: 4}
+"""Of messages that give somebody else work to begin with; others weigh 1."""
 _MAX_FAR_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
 """The rest of the batch and the encryption need room in the same frame."""
 
@@ -75,7 +77,8 @@ class Egress:
             if self._closed:
                 return
             line = self._lines.get(peer) or self._connect(peer)
-            if not line.load(frames) and threading.get_ident() in self._in_turns:
+            full = line.load(frames, _WEIGHTS.get(type(message), 1))
+            if not full and threading.get_ident() in self._in_turns:
                 self._loaded[line] = None
                 return
             self._loaded.pop(line, None)
@@ -175,6 +178,7 @@ class _Line:
         self.watched = False
         self._outbound = outbound
         self._messages: list[Frame] = []
+        self._weight = 0
         self._bytes = 0
         self._frames: list[Frame] = []
         self._connected = False
@@ -196,12 +200,13 @@ class _Line:
         self.connect(book, peer)
         return watch
 
-    def load(self, frames: list[Frame]) -> bool:
+    def load(self, frames: list[Frame], weight: int) -> bool:
         """Add a message and its frames; whether the batch must leave now."""
         message, *self._frames = frames
         self._messages.append(message)
+        self._weight += weight
         self._bytes += len(message)
-        full = len(self._messages) >= _BATCH_MESSAGES or self._bytes >= _BATCH_BYTES
+        full = self._weight >= _BATCH_WEIGHT or self._bytes >= _BATCH_BYTES
         return full or bool(self._frames)  # only the last message of a batch may have frames
 
     def send(self) -> list[Frame]:
@@ -209,7 +214,7 @@ class _Line:
         messages, frames = self._messages, self._frames
         if not messages:
             return []
-        self._messages, self._frames, self._bytes = [], [], 0
+        self._messages, self._frames, self._weight, self._bytes = [], [], 0, 0
         header = batch(messages)
         if not self._connected:
             self._waiting.append([header, *frames])
