@@ -127,9 +127,7 @@ class TorchEngine:
 
     def step(self) -> list[StepOutput]:
         """See `Engine`. With look-ahead, the next step is launched before this one is resolved."""
-        if torch.is_inference_mode_enabled():
-            return self._step()
-        with torch.inference_mode():
+        with _inference():
             return self._step()
 
     def abort(self, request_id: str) -> None:
