@@ -86,21 +86,31 @@ def segment(start: int, count: int) -> Segment:
 
 
 @pytest.mark.parametrize(
-    "counts", [(1, 1, 1), (1, 1, 17), (1, 23, 5), (9, 40, 17)], ids=lambda counts: str(counts)
+    "spans",
+    [
+        pytest.param(((8, 1), (39, 1), (16, 1)), id="decodes"),
+        pytest.param(((8, 1), (39, 1), (0, 17)), id="decodes and a prompt"),
+        pytest.param(((8, 1), (17, 23), (12, 5)), id="later chunks"),
+        pytest.param(((0, 9), (0, 40), (0, 17)), id="prompts"),
+        pytest.param(((0, 9), (0, 9), (0, 9)), id="prompts of one length"),
+        pytest.param(((8, 1), (0, 12), (0, 12)), id="a decode and prompts of one length"),
+        pytest.param(((0, 9), (31, 9), (0, 9)), id="a later chunk between prompts as long"),
+    ],
 )
 @torch.inference_mode()
 def test_pages_in_place_equal_copied_contexts(
-    counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    spans: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", reference_kernel)
     torch.manual_seed(0)
     cache, rows = filled_cache()
-    segments = [segment(n - count, count) for n, count in zip(LENGTHS, counts, strict=True)]
+    segments = [segment(start, count) for start, count in spans]
+    total = sum(count for _, count in spans)
     in_place = VarlenAttention(cache, segments, rows)
     copied = PagedAttention(cache, segments, rows)
     for layer in range(LAYERS):
-        q = torch.randn(sum(counts), HEADS, HEAD_DIM)
-        k, v = (torch.randn(sum(counts), KV_HEADS, HEAD_DIM) for _ in range(2))
+        q = torch.randn(total, HEADS, HEAD_DIM)
+        k, v = (torch.randn(total, KV_HEADS, HEAD_DIM) for _ in range(2))
         expected = copied(layer, q, k, v)
         written = (cache.keys[layer].clone(), cache.values[layer].clone())
         got = in_place(layer, q, k, v)

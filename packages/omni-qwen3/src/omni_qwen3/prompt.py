@@ -149,12 +149,15 @@ def _user_turns(
     dtype: torch.dtype,
 ) -> UserTurns:
     rows = user_rows(ids, config)
-    is_media = np.isin(ids[rows], config.thinker.media_token_ids)
+    own = ids[rows]
+    is_media = np.zeros(len(rows), dtype=bool)
+    for token_id in config.thinker.media_token_ids:  # np.isin sorts, and takes as long as the rest
+        is_media |= own == token_id
     reply = int(np.flatnonzero(ids == config.im_start_token_id).max(initial=0))
     hidden_size = config.thinker.decoder.hidden_size
     return UserTurns(
         rows=rows,
-        ids=ids[rows],
+        ids=own,
         is_media=is_media,
         hidden=torch.zeros(int(is_media.sum()), hidden_size, device=device, dtype=dtype),
         assistant_ids=ids[reply : reply + ASSISTANT_ROWS].copy(),

@@ -270,9 +270,10 @@ class TalkerRunner:
             for rows in (given["user_rows"], given["assistant_rows"], given["first_row"])
         )
         is_media = torch.as_tensor(given["user_is_media"]).to(self.device)
-        turns = self._project_text(user)
-        turns[is_media] = self._project_hidden(user[is_media])
-        reply = self._project_text(torch.cat([head, first[None]]))
+        projected = self._project_text(torch.cat([user, head, first[None]]))
+        turns, reply = projected.split_with_sizes([len(user), len(projected) - len(user)])
+        if len(media := is_media.nonzero()[:, 0]):
+            turns[media] = self._project_hidden(user[media])
         pads = self._tts_pad.expand(4, -1)
         text = torch.cat([reply[:3], pads, self._tts_bos[None], reply[3:]])
         marks = [

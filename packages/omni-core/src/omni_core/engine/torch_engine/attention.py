@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Protocol
 
 import torch
@@ -126,45 +126,80 @@ class DecodePaging:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Span:
-    """A segment of several rows: where it lies in the batch and what it attends to."""
+    """Rows of the batch that attend in one call: first chunks of prompts, all of one length, or one
+    segment with something before it."""
 
     rows: slice
+    count: int
+    """Rows of each sequence."""
     slots: torch.Tensor
-    """(start + count,) slots of all its sequence's tokens so far."""
+    """Of one segment: (start + count,) slots of all its sequence's tokens so far. Of first chunks:
+    (rows,) those of the rows themselves."""
     mask: torch.Tensor | None
-    """Bool (count, start + count); None for a prompt's first chunk, which is plainly causal."""
+    """Bool (count, start + count); None for first chunks, which are plainly causal."""
 
     @classmethod
-    def of(cls, cache: KVCache, segment: Segment, row: int, first: int) -> _Span:
-        """The segment that lies in the batch from row `first`."""
+    def later(cls, cache: KVCache, segment: Segment, row: int, first: int) -> _Span:
+        """A segment that continues its sequence, and lies in the batch from row `first`."""
         context = torch.arange(segment.start + segment.count, device=cache.device)
-        mask = context <= context[segment.start :, None] if segment.start else None
         slots = cache.slots(upload(row, cache.device), context)
-        return cls(slice(first, first + segment.count), slots, mask)
+        mask = context <= context[segment.start :, None]
+        return cls(slice(first, first + segment.count), segment.count, slots, mask)
+
+    @classmethod
+    def fresh(cls, cache: KVCache, rows: Sequence[int], count: int, first: int) -> _Span:
+        """First chunks of `count` rows each, which lie in the batch from row `first` on."""
+        context = torch.arange(count, device=cache.device)
+        slots = cache.slots(upload(list(rows), cache.device)[:, None], context).flatten()
+        return cls(slice(first, first + len(slots)), count, slots, None)
+
+    @property
+    def own(self) -> torch.Tensor:
+        """Slots of the rows themselves."""
+        return self.slots[len(self.slots) - (self.rows.stop - self.rows.start) :]
 
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, qkv: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
-        """Append the span's rows of a batch to a layer's cache and attend; (count, heads, ...)."""
-        q, k, v = (x[self.rows] for x in qkv)
-        own = self.slots[len(self.slots) - len(q) :]
-        keys.index_copy_(0, own, k)
-        values.index_copy_(0, own, v)
+        """Attend rows of a batch whose keys and values are in a layer's cache; (rows, heads, ...).
+        What fresh rows attend to is at hand, and need not be read back."""
+        q, k, v = (x[self.rows].view(-1, self.count, *x.shape[1:]).transpose(1, 2) for x in qkv)
+        if self.mask is not None:
+            k = keys.index_select(0, self.slots).transpose(0, 1)[None]
+            v = values.index_select(0, self.slots).transpose(0, 1)[None]
         attended = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None],
-            keys.index_select(0, self.slots).transpose(0, 1)[None],
-            values.index_select(0, self.slots).transpose(0, 1)[None],
+            q,
+            k,
+            v,
             attn_mask=self.mask,
             is_causal=self.mask is None,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        return attended[0].transpose(0, 1)
+        return attended.transpose(1, 2).flatten(0, 1)
+
+
+def _spans(
+    cache: KVCache, segments: Sequence[Segment], rows: Sequence[int], first: int
+) -> list[_Span]:
+    """Segments of several rows, which lie in the batch from row `first` on. Neighbours that begin
+    and are equally long attend together: their calls cost more than their numbers."""
+    spans: list[_Span] = []
+    placed = zip(segments, rows, strict=True)
+    for (start, count), run in groupby(placed, key=lambda pair: (pair[0].start, pair[0].count)):
+        if start == 0:
+            spans.append(_Span.fresh(cache, [row for _, row in run], count, first))
+            first = spans[-1].rows.stop
+            continue
+        for segment, row in run:
+            spans.append(_Span.later(cache, segment, row, first))
+            first += count
+    return spans
 
 
 class PagedAttention:
     """`StepAttention` over copies of the contexts.
 
-    The leading one-row segments attend together; every other segment attends by itself.
+    The leading one-row segments attend together; the others as `_spans` says.
     """
 
     def __init__(self, cache: KVCache, segments: Sequence[Segment], rows: Sequence[int]) -> None:
@@ -177,11 +212,10 @@ class PagedAttention:
         self._numbers, self._room = cache.numbers(0), 0
         self._parts = self._decode_parts() if self._decodes else None
         self._decode: Attend | None = None
-        self._spans: list[_Span] = []
-        first = self._decodes
-        for segment, row in zip(segments[first:], rows[first:], strict=True):
-            self._spans.append(_Span.of(cache, segment, row, first))
-            first += segment.count
+        first = slice(self._decodes, None)
+        self._spans = _spans(cache, segments[first], rows[first], self._decodes)
+        if self._spans:
+            self._own = torch.cat([span.own for span in self._spans])
 
     @property
     def parts(self) -> AttentionParts | None:
@@ -203,6 +237,8 @@ class PagedAttention:
         if self._decode is not None and not self._spans:
             return self._decode(layer, q, k, v)
         keys, values = self._cache.keys[layer], self._cache.values[layer]
+        keys.index_copy_(0, self._own, k[self._decodes :])
+        values.index_copy_(0, self._own, v[self._decodes :])
         out = [span.attend(keys, values, (q, k, v)) for span in self._spans]
         if self._decode is not None:
             first = slice(self._decodes)
