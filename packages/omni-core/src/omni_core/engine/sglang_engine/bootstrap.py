@@ -56,7 +56,7 @@ def _describe_vision_operators() -> None:
     if found is None or found.origin is None or "torchvision" in sys.modules:
         return
     try:
-        torch.ops.load_library(Path(found.origin).parent / "_C.so")
+        torch.ops.load_library(Path(found.origin).with_name("_C.so"))  # type: ignore[no-untyped-call]
     except OSError:
         for name in _VISION_OPERATORS:
             torch.library.define(f"torchvision::{name}", _VISION_SCHEMA)
@@ -139,8 +139,7 @@ class _Kernel:
     def __init__(self, function: Callable[..., object]) -> None:
         self.__name__ = getattr(function, "__name__", "kernel")
 
-    def __getitem__(self, grid: object) -> NoReturn:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(f"{self.__name__} was launched, and triton is not here")
 
-    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        self[None]
+    __getitem__ = __call__  # by a grid, which comes before the arguments
