@@ -7,13 +7,16 @@ rows are made of, of batching, KV memory or sampling (the engine's), nor of audi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine import build_engine
-from omni_core.engine.base import AttentionParts, Batch, Segment
+from omni_core.engine import build_engine, build_sglang_engine
+from omni_core.engine.base import AttentionParts, Batch, Engine, Segment
+from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
@@ -23,20 +26,28 @@ from omni_core.types import FloatArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import talker_defaults
 from omni_qwen3.model.decoder import Decoder, DecodeStep
-from omni_qwen3.talker_rows import Speech, TalkerRows
+from omni_qwen3.talker_rows import Speech, TalkerRows, tts_marks
 from omni_qwen3.talker_stage import TalkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 WEIGHTS = "talker."
-THINKER_EMBEDDINGS = "thinker.model.embed_tokens.weight"
 
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
     bank = build_bank(ctx)
-    runner = load_runner(ctx, bank)
-    stage = TalkerStage(runner.config, talker_defaults(ctx.model_path))
-    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats)
+    config = load_config(ctx.model_path).require_talker()
+    stage = TalkerStage(config, talker_defaults(ctx.model_path))
+    return OmniScheduler(_engine(ctx, bank), stage, bank.stats)
+
+
+def _engine(ctx: StageContext, bank: StepBank) -> Engine:
+    if ctx.ar_engine != "sglang":
+        return build_engine(ctx, load_runner(ctx, bank))
+    bootstrap.prepare()
+    from omni_qwen3.on_sglang.talker import load_model
+
+    return build_sglang_engine(ctx, load_model(ctx, bank))
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner:
@@ -51,12 +62,6 @@ def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner
     return runner
 
 
-def tts_marks(checkpoint: Checkpoint, config: OmniConfig) -> torch.Tensor:
-    """Thinker embeddings (3, H) of tts_bos, tts_eos and tts_pad."""
-    ids = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
-    return checkpoint.rows(THINKER_EMBEDDINGS, ids)
-
-
 class TalkerRunner(TalkerRows):
     """`ARRunner` with feedback."""
 
@@ -64,13 +69,13 @@ class TalkerRunner(TalkerRows):
         self,
         weights: Weights,
         config: OmniConfig,
-        tts_marks: torch.Tensor,
+        marks: torch.Tensor,
         bank: StepBank | None = None,
     ) -> None:
         """As `TalkerRows`; `bank` may make the decode steps faster, without one they stay as they
         are."""
         self._bank = bank or StepBank.eager()
-        super().__init__(weights, config, tts_marks, self._bank)
+        super().__init__(weights, config, marks, self._bank)
         decoder = self.config.decoder
         self._decoder = Decoder.load(weights, "talker.model.", decoder)
         self._decode: DecodeStep | None = None
@@ -84,6 +89,19 @@ class TalkerRunner(TalkerRows):
             "talker_decode", self._decoder, self._bank, decode
         )
         self.make_room(rows)
+
+    def resume(self, seq: EngineSequence) -> None:
+        """Make the rows of all frames anew. What was drawn stays drawn."""
+        speech: Speech = seq.state
+        if speech.codes:
+            self.recall(seq, len(speech.codes) - 1)
+            self.place(seq)
+
+    def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
+        """Nothing: see `TalkerRows`."""
+
+    def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
+        """Never called."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""

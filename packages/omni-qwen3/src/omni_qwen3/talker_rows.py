@@ -29,8 +29,9 @@ from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.payloads import Conditioning
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.talker_stage import REPLY_ROWS, TalkerInputs
-from omni_qwen3.weights import Weights
+from omni_qwen3.weights import Checkpoint, Weights
 
+THINKER_EMBEDDINGS = "thinker.model.embed_tokens.weight"
 EMBEDDINGS = "talker.model.codec_embedding.weight"
 """Of code 0, and of the marks beside the prompt's last rows."""
 PREFIXES = (
@@ -62,10 +63,12 @@ class Speech:
     text: list[torch.Tensor] = field(default_factory=list)
     """Text row (D,) of frame 0, 1, ...: the spoken tokens after the first."""
     text_ended: bool = False
+    retracted: bool = False
+    """The rows of its frames are to be made anew; only where that waits for their text."""
 
 
 class TalkerRows:
-    """The methods of `ARRunner` that are about requests; subclasses run the decoder.
+    """The methods of runners that are about requests; subclasses have to do with the decoder.
 
     The Talker's KV is never shared: what conditions the prompt are hidden states and a reply's
     first token, so that two prompts are hardly ever the same.
@@ -76,9 +79,9 @@ class TalkerRows:
     lookahead = False
 
     def __init__(
-        self, weights: Weights, config: OmniConfig, tts_marks: torch.Tensor, bank: StepBank
+        self, weights: Weights, config: OmniConfig, marks: torch.Tensor, bank: StepBank
     ) -> None:
-        """`tts_marks` (3, H): Thinker embeddings of tts_bos, tts_eos and tts_pad. `bank` may make
+        """`marks` (3, H) are `tts_marks`. `bank` may make
         the predictor's steps faster."""
         talker = config.require_talker()
         decoder = talker.decoder
@@ -102,8 +105,8 @@ class TalkerRows:
             weights, "talker.code_predictor.", talker.predictor, talker.code_groups, bank
         )
         self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
-        marks = self._project_text(tts_marks.to(self.device, self.dtype))
-        self._tts_bos, self._tts_eos, self._tts_pad = marks.unbind()
+        spoken = self._project_text(marks.to(self.device, self.dtype))
+        self._tts_bos, self._tts_eos, self._tts_pad = spoken.unbind()
 
     def make_room(self, rows: int) -> None:
         """Keep the newest frame of so many rows: the sum of its codes' embeddings, which is the
@@ -123,28 +126,24 @@ class TalkerRows:
             rng=None if greedy else _generator(sampling.seed),
         )
 
-    def resume(self, seq: EngineSequence) -> None:
-        """Make the rows of all frames anew from their codes: the same numbers, for they are added
-        in the same order. What was drawn stays drawn."""
+    def recall(self, seq: EngineSequence, known: int) -> None:
+        """Add the first `known` frames, whose text has come, to the rows of the prompt, made from
+        their codes: the same numbers, for they are added in the same order."""
         speech: Speech = seq.state
-        if not speech.codes:
-            return
-        codes = torch.from_numpy(np.stack(speech.codes).astype(np.int64)).to(self.device)
-        frames = self._predictor.embed(codes) + F.embedding(codes[:, 0], self._embeddings)
-        self._newest[seq.row] = frames[-1]
-        length, known = seq.request.prompt_len, len(frames) - 1
-        texts = [self._text_row(speech, frame) for frame in range(known)]
-        rows = [frame + text for frame, text in zip(frames, texts, strict=False)]
+        length = seq.request.prompt_len
+        rows = [
+            frame + self._text_row(speech, index)
+            for index, frame in enumerate(self._frames(speech.codes[:known]))
+        ]
         line = np.arange(length, length + known, dtype=np.float32) + np.float32(speech.rope_delta)
         lines = np.broadcast_to(line, (3, known))
         speech.rows = torch.cat([speech.rows[:length], *(row[None] for row in rows)])
         speech.positions = np.concatenate([speech.positions[:, :length], lines], axis=1)
 
-    def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
-        """Nothing: see the class."""
-
-    def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
-        """Never called."""
+    def place(self, seq: EngineSequence) -> None:
+        """Put the newest frame back into the sequence's row, which may be another one now."""
+        speech: Speech = seq.state
+        self._newest[seq.row] = self._frames(speech.codes[-1:])[0]
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
         """Take the row (H,) of one more spoken token, or None: all of them have come."""
@@ -198,6 +197,13 @@ class TalkerRows:
             return newest
         texts = [self._text_row(s.seq.state, s.start - s.seq.request.prompt_len) for s in segments]
         return newest.add_(torch.stack(texts))
+
+    def _frames(self, codes: list[IntArray]) -> torch.Tensor:
+        """The sum of the embeddings (F, D) of each frame, from its codes."""
+        if not codes:
+            return self._newest[:0]
+        stacked = torch.from_numpy(np.stack(codes).astype(np.int64)).to(self.device)
+        return self._predictor.embed(stacked) + F.embedding(stacked[:, 0], self._embeddings)
 
     def _text_row(self, speech: Speech, frame: int) -> torch.Tensor:
         if frame < len(speech.text):
@@ -255,6 +261,12 @@ class TalkerRows:
             for s in speeches
         ]
         return torch.from_numpy(np.stack(draws)).to(self.device)
+
+
+def tts_marks(checkpoint: Checkpoint, config: OmniConfig) -> torch.Tensor:
+    """Thinker embeddings (3, H) of tts_bos, tts_eos and tts_pad."""
+    ids = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
+    return checkpoint.rows(THINKER_EMBEDDINGS, ids)
 
 
 def _projection(weights: Weights, source: str, config: TalkerConfig) -> ResizeMlp:

@@ -1,5 +1,5 @@
-"""What the models here take from SGLang, beside what `omni_core.engine.sglang_engine.upstream` lists;
-nothing else in this package imports it.
+"""What the models here take from SGLang; the engine's own contact is a module of this name, too.
+Nothing else in this package imports it.
 
 | name | for |
 |---|---|
