@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from omni_core.engine import availability
 from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.sglang_engine.config import (
     PAGE_SIZE,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> SglangEngine:
     """The engine of this process, of which there can be one; ConfigError for what cannot be."""
+    availability.require(ctx.ar_engine, ctx.stage.name, ctx.device)
     config = engine_config(ctx, model.runner)
     bootstrap.prepare()
     from omni_core.engine.sglang_engine.engine import SglangEngine
@@ -57,6 +59,7 @@ def _settings(
         page_size=PAGE_SIZE,
         kv_tokens=tokens and tokens + SPARE_PAGES * PAGE_SIZE,
         memory_fraction=config.memory_fraction,
+        looks_ahead=config.looks_ahead,
         prefix_cache=config.prefix_cache and model.runner.prefix_cache,
         context_length=kv.max_len,
     )

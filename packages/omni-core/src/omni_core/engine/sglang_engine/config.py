@@ -6,10 +6,12 @@ Options have the names they have for the torch engine. What upstream cannot hono
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from omni_core.engine.base import KVSpec
 from omni_core.engine.options import NUMBER, SWITCH, TRUTH, WHOLE, Kind, read_options
 from omni_core.engine.sglang_engine.model import SglangRunner
+from omni_core.engine.torch_engine.config import Lookahead
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
@@ -37,6 +39,8 @@ class SglangEngineConfig:
     """Share of the card's memory for weights and KV."""
     prefix_cache: bool = True
     """Keep KV of earlier requests for prompts that begin alike, if the runner allows it."""
+    looks_ahead: bool = False
+    """Launch a decode step before the tokens of the one before are known."""
 
     def __post_init__(self) -> None:
         positive = {
@@ -81,14 +85,17 @@ def pages_for(tokens: int) -> int:
 def engine_config(ctx: StageContext, runner: SglangRunner) -> SglangEngineConfig:
     """Limits for a stage; ConfigError for what cannot be."""
     values = read_options(ctx, _KINDS)
-    refused = read_options(ctx, _REFUSED)
     name = f"stage {ctx.stage.name!r}"
-    if refused.get("lookahead", "auto") == "on":
+    lookahead = values.pop("lookahead", "auto")
+    if lookahead not in get_args(Lookahead):
+        raise ConfigError(f"{name}: lookahead must be auto, on or off, not {lookahead!r}")
+    if lookahead == "on" and runner.feedback:
         raise ConfigError(
-            f"{name}: lookahead is on, but this engine waits for each step's tokens; set "
-            "lookahead: off, or --ar-engine torch"
+            f"{name}: lookahead is on, but the model makes the next row from what it computes of "
+            "the sampled token; set lookahead: off"
         )
-    if refused.get("coalesce_ms", 0):
+    values["looks_ahead"] = lookahead == "on"
+    if values.pop("coalesce_ms", 0):
         raise ConfigError(
             f"{name}: coalesce_ms is set, but this engine holds no prompt for company; leave the "
             "option out, or set --ar-engine torch"
@@ -110,5 +117,6 @@ _KINDS: dict[str, Kind] = {
     "prefill_chunk": WHOLE,
     "kv_budget_bytes": WHOLE,
     "prefix_cache": TRUTH,
+    "lookahead": SWITCH,
+    "coalesce_ms": NUMBER,
 }
-_REFUSED: dict[str, Kind] = {"lookahead": SWITCH, "coalesce_ms": NUMBER}

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import compress, starmap
 from typing import Any
 
+import msgspec
 import torch
 
 from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, StepOutput
@@ -22,6 +23,19 @@ from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.admission import check_request
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
 from omni_core.engine.torch_engine.transfer import HostCopy, upload
+
+
+class _Flight(msgspec.Struct, frozen=True, eq=False):
+    """A step that was launched and whose tokens the host has not seen."""
+
+    batch: ScheduleBatch
+    result: Any
+    """Upstream's."""
+    sampled: list[tuple[int, ActiveSequence]]
+    """(place in the batch, sequence) of those that sample."""
+    draw: Draw | None
+    """None if nobody does."""
+    hidden: torch.Tensor
 
 
 class SglangEngine:
@@ -44,10 +58,12 @@ class SglangEngine:
         self._residents = Residents(scheduler, runner, self._sampler.seat, config.max_running)
         self._stalled = False
         """Upstream found nothing to do, and nothing has changed since."""
-        self._sampling: list[tuple[int, ActiveSequence]] = []
-        """Of the step under way: (place, sequence) of those that sample."""
+        self._looks_ahead = config.looks_ahead
+        self._sampled: list[tuple[int, ActiveSequence]] = []
         self._drawn: Draw | None = None
-        self._steps = self._tokens = self._cut_prompts = 0
+        """Of the step under way, see `_Flight`."""
+        self._flight: _Flight | None = None
+        self._steps = self._lookahead_steps = self._tokens = self._cut_prompts = 0
 
     def session(self) -> AbstractContextManager[object]:
         """See `Engine`."""
@@ -75,7 +91,7 @@ class SglangEngine:
 
     def runnable(self) -> bool:
         """See `Engine`."""
-        return not self._stalled and not self._residents.empty
+        return self._flight is not None or not (self._stalled or self._residents.empty)
 
     def wakes_in_s(self) -> float | None:
         """See `Engine`: never by itself."""
@@ -107,24 +123,39 @@ class SglangEngine:
             prefix_hit_tokens=self._residents.prefix_hit_tokens,
             cut_prompts=self._cut_prompts,
             retractions=self._residents.retractions,
+            lookahead_steps=self._lookahead_steps,
         )
 
     def _step(self) -> list[StepOutput]:
         self._residents.admit()
-        batch = self._scheduler.plan()
+        batch = self._scheduler.plan(in_flight=self._flight is not None)
         self._residents.retract(self._scheduler.take_retracted())
         if batch is None:
-            self._stalled = True
-            return []
+            self._stalled = self._flight is None
+            return self._land()
+        ahead = batch.forward_mode.is_decode()
+        outputs = [] if ahead else self._land()
+        before, self._flight = self._flight, self._launch(batch)
+        if before is not None:
+            self._lookahead_steps += 1
+            outputs = self._resolve(before)
+        if not (ahead and self._looks_ahead):
+            outputs += self._land()
+        return outputs
+
+    def _launch(self, batch: ScheduleBatch) -> _Flight:
+        """Run the forward and draw."""
         segments = self._segments(batch)
         self._runner.begin(segments, decode=batch.forward_mode.is_decode())
         self._steps += 1
+        self._drawn = None
         result = self._scheduler.run_batch(batch)
         for segment in segments:
             segment.seq.computed = segment.start + segment.count
-        outputs = self._resolve()
-        self._scheduler.settle(batch, result)
-        return outputs
+        for _, active in self._sampled:
+            active.in_flight += 1
+        batch = batch.copy() if self._looks_ahead else batch
+        return _Flight(batch, result, self._sampled, self._drawn, self._runner.hidden())
 
     def _segments(self, batch: ScheduleBatch) -> list[Segment]:
         """The rows of a batch as the runner knows them."""
@@ -132,12 +163,12 @@ class SglangEngine:
         residents = [self._residents[part.request_id] for part in parts]
         for resident, part in zip(residents, parts, strict=True):
             self._residents.place(resident, part)
-        self._sampling = [
+        self._sampled = [
             (place, resident.active)
             for place, (resident, part) in enumerate(zip(residents, parts, strict=True))
             if part.samples
         ]
-        self._cut_prompts += len(self._sampling) < len(parts)
+        self._cut_prompts += len(self._sampled) < len(parts)
         return [
             Segment(seq=r.active.seq, start=p.start, count=p.count, samples=p.samples)
             for r, p in zip(residents, parts, strict=True)
@@ -145,43 +176,50 @@ class SglangEngine:
 
     def _draw(self, logits: torch.Tensor) -> torch.Tensor:
         """Tokens of all places; 0 where nothing is sampled."""
-        going = [active for _, active in self._sampling]
-        self._drawn = None
+        going = [active for _, active in self._sampled]
         if not going:
             return logits.new_zeros(len(logits), dtype=torch.long)
         if len(going) == len(logits):
             self._drawn = self._sampler.draw(going, logits.float())
             return self._sampler.decode_rows(going)[1]
-        places = upload([place for place, _ in self._sampling], logits.device)
+        places = upload([place for place, _ in self._sampled], logits.device)
         self._drawn = self._sampler.draw(going, logits[places].float())
         tokens = logits.new_zeros(len(logits), dtype=torch.long)
         tokens[places] = self._sampler.decode_rows(going)[1]
         return tokens
 
-    def _resolve(self) -> list[StepOutput]:
-        """Learn the tokens, decide on them, and tell upstream who has ended."""
-        if self._drawn is None:
+    def _land(self) -> list[StepOutput]:
+        """Resolve the step in flight, if there is one."""
+        flight, self._flight = self._flight, None
+        return [] if flight is None else self._resolve(flight)
+
+    def _resolve(self, flight: _Flight) -> list[StepOutput]:
+        """Learn the tokens of a step, decide on them, and tell upstream who has ended. What ended
+        after the launch was computed once too often; nothing of that is kept."""
+        outputs = [] if flight.draw is None else self._learn(flight, flight.draw)
+        self._scheduler.settle(flight.batch, flight.result)
+        return outputs
+
+    def _learn(self, flight: _Flight, draw: Draw) -> list[StepOutput]:
+        tokens, logprobs = draw.wait()
+        here = [i for i, (_, a) in enumerate(flight.sampled) if a in self._residents]
+        if not here:
             return []
-        tokens, logprobs = self._drawn.wait()
-        going = [active for _, active in self._sampling]
+        going = [flight.sampled[i][1] for i in here]
+        places = [flight.sampled[i][0] for i in here]
+        taken = [tokens[i] for i in here]
         self._tokens += len(going)
-        for active in going:
-            active.in_flight += 1
-        verdicts = [active.take(token) for active, token in zip(going, tokens, strict=True)]
+        verdicts = [active.take(token) for active, token in zip(going, taken, strict=True)]
         finished = [verdict.finish_reason is not None for verdict in verdicts]
-        data = self._runner.collect([a.seq for a in going], self._sampled_hidden(), finished)
-        found = map(logprobs.get, range(len(going)))
-        learnt = zip(going, tokens, verdicts, data, found, strict=True)
+        hidden = flight.hidden
+        if len(places) < len(hidden):
+            hidden = hidden[upload(places, hidden.device)]
+        data = self._runner.collect([active.seq for active in going], hidden, finished)
+        learnt = zip(going, taken, verdicts, data, map(logprobs.get, here), strict=True)
         outputs = list(starmap(ActiveSequence.output, learnt))
         for active in compress(going, finished):
             self._residents.end(active.seq.request_id)
         return outputs
-
-    def _sampled_hidden(self) -> torch.Tensor:
-        hidden = self._runner.hidden()
-        if len(self._sampling) == len(hidden):
-            return hidden
-        return hidden[upload([place for place, _ in self._sampling], hidden.device)]
 
     def _ready(self, request_id: str) -> bool:
         return not self._runner.feedback or self._residents.is_ready(request_id)

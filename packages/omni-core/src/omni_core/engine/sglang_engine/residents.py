@@ -61,8 +61,12 @@ class Residents:
         self._residents: dict[str, Resident] = {}
         self.prompt_tokens = self.prefix_hit_tokens = self.retractions = 0
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting or request_id in self._residents
+    def __contains__(self, asked: str | ActiveSequence) -> bool:
+        """Whether a request, or this very sequence of one, is here."""
+        if isinstance(asked, str):
+            return asked in self._waiting or asked in self._residents
+        resident = self._residents.get(asked.seq.request_id)
+        return resident is not None and resident.active is asked
 
     def __getitem__(self, request_id: str) -> Resident:
         return self._residents[request_id]

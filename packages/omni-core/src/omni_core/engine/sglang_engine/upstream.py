@@ -1,6 +1,6 @@
 """All contact with SGLang: the release, the names, what is relied on. Nothing else imports it.
 
-Pinned to one release. `nox -s sglang_contract` imports every name below and says which have moved;
+Pinned to one release (`availability.SGLANG_RELEASE`). `nox -s sglang_contract` imports every name below and says which have moved;
 then the parity cases say whether those that are left still mean the same.
 
 | name | for |
@@ -12,7 +12,7 @@ then the parity cases say whether those that are left still mean the same.
 | `Scheduler.process_pending_chunked_abort` | frees a prompt that is computed in part |
 | `ScheduleBatch` | who runs: `filter_batch`, `merge_batch`, `check_decode_mem`, `retract_decode` |
 | `Req` | one request: its ids, `prefix_len`, `extend_end`, `inflight_middle_chunks`, `kv` |
-| `FINISH_ABORT`, `Req.to_finish` | how a request is told that it has ended |
+| `FINISH_ABORT`, `FINISH_LENGTH`, `Req.to_finish` | how a request is told that it has ended |
 | `release_kv_cache` | frees a request between two steps |
 | `Sampler`, `register_sampler_backend` | ours draws |
 | `SamplingParams` | only how many tokens may come; the rest is our sampler's |
@@ -45,7 +45,6 @@ from sglang.srt.server_args import PortArgs, ServerArgs
 from torch import nn
 
 __all__ = [
-    "RELEASE",
     "InProcessScheduler",
     "Part",
     "Req",
@@ -55,7 +54,10 @@ __all__ = [
     "build_scheduler",
 ]
 
-RELEASE = "0.5.23"
+RESERVE = 0.1
+"""Of the tokens that may still come, upstream keeps room for 0.7 of this share before it admits
+more. A request that gives its memory back is computed again; memory kept for tokens that never come
+serves nobody."""
 SAMPLER = "pytorch"
 """The one backend upstream takes on every device; in this process the name means `_OurSampler`."""
 
@@ -124,6 +126,7 @@ class InProcessScheduler(Scheduler):
         self.running_batch: ScheduleBatch
         self.last_batch: ScheduleBatch | None
         self._retracted: list[Req] = []
+        self._in_flight = False
         super().__init__(args, ports)
 
     def attend_to(self, *, draw: Draw, ready: Ready) -> None:
@@ -180,9 +183,11 @@ class InProcessScheduler(Scheduler):
 
     def update_running_batch(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Make room, then take those that are ready out of `batch` for a decode step; the others
-        stay in it."""
+        stay in it. While a step is in flight, the tokens of whom it would retract are not known."""
         if batch.check_decode_mem():
             self.new_token_ratio_tracker.decay_step()
+        elif self._in_flight:
+            return None
         else:
             retracted, ratio, lost = batch.retract_decode()
             if lost:
@@ -203,8 +208,10 @@ class InProcessScheduler(Scheduler):
         step.prepare_for_decode()
         return step
 
-    def plan(self) -> ScheduleBatch | None:
-        """The batch of the next step; None if there is none."""
+    def plan(self, *, in_flight: bool) -> ScheduleBatch | None:
+        """The batch of the next step; None if there is none. `in_flight`: a step was launched and
+        is not settled."""
+        self._in_flight = in_flight
         plan = self.get_next_batch_to_run(
             running_batch=self.running_batch, last_batch=self.last_batch
         )
@@ -263,6 +270,8 @@ class InProcessScheduler(Scheduler):
     def settle(self, batch: ScheduleBatch, result: Any) -> None:
         """The step was computed, and requests that ended know it: free what they hold."""
         self.process_batch_result(batch, result)
+        if self.enable_overlap:
+            return
         if batch.forward_mode.is_decode() and batch is not self.running_batch:
             if self.running_batch.is_empty():
                 self.running_batch = batch
@@ -278,7 +287,8 @@ class InProcessScheduler(Scheduler):
             self.process_pending_chunked_abort()
         elif req.kv.holds_kv:
             req.finished_reason = FINISH_ABORT()
-            release_kv_cache(req, self.tree_cache, checkpoint=True)
+            # Of a step in flight it has a row whose token nobody knows: nothing to look up by.
+            release_kv_cache(req, self.tree_cache, checkpoint=not self._in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +306,14 @@ class Settings:
     """None: as many as fit into `memory_fraction`."""
     memory_fraction: float | None
     prefix_cache: bool
+    looks_ahead: bool
+    """A step may be launched before the one before is settled."""
     context_length: int
+
+    @property
+    def card(self) -> int:
+        """Number of the CUDA card; 0 on a CPU."""
+        return int(self.device.partition(":")[2] or 0)
 
 
 def server_args(settings: Settings) -> ServerArgs:
@@ -306,6 +323,7 @@ def server_args(settings: Settings) -> ServerArgs:
         model_path=settings.model_path,
         skip_tokenizer_init=True,
         device=settings.device.partition(":")[0],
+        base_gpu_id=settings.card,
         dtype=settings.dtype,
         context_length=settings.context_length,
         max_running_requests=settings.max_running,
@@ -315,9 +333,10 @@ def server_args(settings: Settings) -> ServerArgs:
         mem_fraction_static=settings.memory_fraction,
         page_size=settings.page_size,
         disable_radix_cache=not settings.prefix_cache,
-        disable_overlap_schedule=True,
+        disable_overlap_schedule=not settings.looks_ahead,
+        schedule_conservativeness=RESERVE,
         attention_backend="torch_native" if on_cpu else None,
-        disable_cuda_graph=on_cpu,
+        disable_cuda_graph=True,
         sampling_backend=SAMPLER,
         grammar_backend="none",
         log_level="error",
@@ -330,5 +349,6 @@ def build_scheduler(settings: Settings, module: type[nn.Module]) -> InProcessSch
     register_sampler_backend(SAMPLER, _OurSampler)
     args = server_args(settings)
     ports = PortArgs.init_new(args)
-    publish(args, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    ranks = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=settings.card)
+    publish(args, role="scheduler", ranks=ranks)
     return InProcessScheduler(args, ports)
