@@ -76,17 +76,21 @@ def problems(path: Path, upstream: str = UPSTREAM) -> list[str]:
 
 
 def _look_up(module: str, name: str) -> object | None:
+    there = _imported(module)
+    if there is None or name not in vars(there):
+        return None if there is None else _imported(f"{module}.{name}")
+    found: object = vars(there)[name]
+    return found
+
+
+def _imported(module: str) -> ModuleType | None:
+    """None if there is no such module; other errors pass, as those of what it imports."""
     try:
-        there = importlib.import_module(module)
-    except ModuleNotFoundError:
-        return None
-    if name in vars(there):
-        found: object = vars(there)[name]
-        return found
-    try:
-        return importlib.import_module(f"{module}.{name}")
-    except ModuleNotFoundError:
-        return None
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or f"{module}.".startswith(f"{error.name}."):
+            return None
+        raise
 
 
 def _has(owner: object, attribute: str) -> bool:
