@@ -27,6 +27,7 @@ nox.needs_version = ">=2025.2"
 ROOT = Path(__file__).parent.resolve()
 CONSTRAINTS = "constraints/cpu.txt"
 LOWEST = "constraints/lowest.txt"
+SGLANG_ON_CPU = "constraints/sglang-cpu.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 
 #: Each package and the siblings its wheel declares, in the order to install them.
@@ -232,6 +233,33 @@ def parity_variants(session: nox.Session) -> None:
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     everything = ("-m", "", "tests/test_parity_variants.py", COMPILED_STEPS)
     session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def sglang(session: nox.Session) -> None:
+    """Hold SGLang's engine to what the torch engine is held to, on a CPU."""
+    install_sglang(session)
+    session.run("python", "tests/sglang_contract.py", env=ONE_THREAD)
+    session.run("pytest", "-m", "sglang", *session.posargs, env=ONE_THREAD)
+    parity = [f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes")]
+    session.run("pytest", *parity, "--ar-engine=sglang", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def sglang_contract(session: nox.Session) -> None:
+    """Look up every name of SGLang that we rely on; `-- VERSION` asks another release."""
+    install_sglang(session)
+    for release in session.posargs:
+        session.install("-q", "--no-deps", f"sglang=={release}")
+    session.run("python", "tests/sglang_contract.py")
+
+
+def install_sglang(session: nox.Session) -> None:
+    """Install everything under the constraints, then SGLang without its CUDA parts."""
+    references = [tool for tools in REFERENCES.values() for tool in tools]
+    packages = ("omni-core" + EXTRAS["omni-core"], "omni-qwen3", "omni-server")
+    install(session, *packages, tools=(*TEST_TOOLS, *references))
+    session.install("-q", "--no-deps", "-r", SGLANG_ON_CPU)
 
 
 @nox.session

@@ -29,7 +29,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def live_server(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, ar_engine: str
 ) -> Callable[..., AbstractContextManager[httpx.Client]]:
     """`omni serve CHECKPOINT ARGUMENTS` on a free loopback port: a context manager of its client.
 
@@ -49,7 +49,8 @@ def live_server(
             "--compile",
             "off",
         ]
-        command += ["--port", "0", "--device", "cpu", "--dtype", "float32", *arguments]
+        command += ["--port", "0", "--device", "cpu", "--dtype", "float32"]
+        command += ["--ar-engine", ar_engine, *arguments]
         with (
             log.open("w") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

@@ -18,6 +18,7 @@ HEADER = """\
 # torch is the exception, at the pin of cpu.txt: an index gives older releases as CUDA builds of
 # several gigabytes only, which is not what a CPU machine can test.
 """
+PINNED = re.compile(r"[\w-]+==[\d.]+")
 DECLARED = re.compile(r"(?P<name>[\w-]+)(\[[\w,]+\])?>=(?P<lowest>[\d.]+)(,<[\d.]+)?")
 FROM_CPU_PINS = ("torch",)
 
@@ -26,9 +27,13 @@ def lowest_versions() -> dict[str, str]:
     """{distribution: version}; of two bounds, the higher, which both packages together get."""
     lowest: dict[str, str] = {}
     for requirement in requirements():
+        if PINNED.fullmatch(requirement):
+            continue  # one release and no other has no lowest version
         declared = DECLARED.fullmatch(requirement)
         if declared is None:
-            raise ValueError(f"{requirement!r} is not written NAME>=VERSION or NAME>=VERSION,<NEXT")
+            raise ValueError(
+                f"{requirement!r} is not NAME>=VERSION, NAME>=VERSION,<NEXT or NAME==VERSION"
+            )
         name = declared["name"]
         if not name.startswith("omni-"):
             lowest[name] = max(lowest.get(name, "0"), declared["lowest"], key=ordered)

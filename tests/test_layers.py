@@ -36,7 +36,14 @@ CORE_LAYERS = (
 
 #: Modules of core that may import torch, anywhere in the file; the others never do.
 TORCH_MODULES = (
-    *("engine/torch_engine/", "engine/base.py", "codec.py", "tensors.py", "steps/"),
+    *(
+        "engine/torch_engine/",
+        "engine/sglang_engine/",
+        "engine/base.py",
+        "codec.py",
+        "tensors.py",
+        "steps/",
+    ),
     *("relay/cuda_", "testing/cards.py"),
 )
 

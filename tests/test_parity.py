@@ -27,8 +27,12 @@ ASKED = request_for(BY_NAME["text"])
 
 
 @pytest_asyncio.fixture(params=["auto", "per-stage"], scope="module", loop_scope="module")
-async def pipeline(request: pytest.FixtureRequest, tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
-    loaded = Pipeline.load(tiny_checkpoint, device="cpu", layout=request.param, compile="off")
+async def pipeline(
+    request: pytest.FixtureRequest, tiny_checkpoint: str, ar_engine: str
+) -> AsyncIterator[Pipeline]:
+    loaded = Pipeline.load(
+        tiny_checkpoint, device="cpu", layout=request.param, compile="off", ar_engine=ar_engine
+    )
     async with loaded as running:
         yield running
 

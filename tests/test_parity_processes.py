@@ -30,11 +30,12 @@ VICTIMS = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pipeline(tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
+async def pipeline(tiny_checkpoint: str, ar_engine: str) -> AsyncIterator[Pipeline]:
     loaded = Pipeline.load(
         tiny_checkpoint,
         device="cpu",
         compile="off",
+        ar_engine=ar_engine,
         overrides={f"{REPLICATED}.replicas": "2"},
     )
     async with loaded as running:

@@ -137,11 +137,15 @@ def options_of(variant: Variant, checkpoint: str) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture(params=CHOICES, scope="module", loop_scope="module")
-async def served(request: pytest.FixtureRequest, tiny_checkpoint: str) -> AsyncIterator[Served]:
+async def served(
+    request: pytest.FixtureRequest, tiny_checkpoint: str, ar_engine: str
+) -> AsyncIterator[Served]:
     name, compile = request.param
     variant = VARIANTS[name]
     overrides = options_of(variant, tiny_checkpoint)
-    loaded = Pipeline.load(tiny_checkpoint, device="cpu", compile=compile, overrides=overrides)
+    loaded = Pipeline.load(
+        tiny_checkpoint, device="cpu", compile=compile, overrides=overrides, ar_engine=ar_engine
+    )
     async with loaded as pipeline:
         yield Served(pipeline, variant, compile == "wait")
 
@@ -194,10 +198,12 @@ async def test_one_at_a_time(served: Served) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def quiet(tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
+async def quiet(tiny_checkpoint: str, ar_engine: str) -> AsyncIterator[Pipeline]:
     """A pipeline where nothing but the request itself decides: to be asked one at a time."""
     overrides = options_of(VARIANTS["plain"], tiny_checkpoint)
-    loaded = Pipeline.load(tiny_checkpoint, device="cpu", compile="off", overrides=overrides)
+    loaded = Pipeline.load(
+        tiny_checkpoint, device="cpu", compile="off", overrides=overrides, ar_engine=ar_engine
+    )
     async with loaded as pipeline:
         yield pipeline
 

@@ -32,10 +32,10 @@ def echo_target(start_echo: Start) -> Iterator[Target]:
 
 
 @pytest.fixture(scope="session")
-def tiny_target(tiny_checkpoint: str) -> Iterator[Target]:
+def tiny_target(tiny_checkpoint: str, ar_engine: str) -> Iterator[Target]:
     """A ready server of the tiny checkpoint: a process for each kind of stage.
 
     Who hurts it leaves it ready.
     """
-    with serving(tiny_checkpoint, *LAYOUT) as target:
+    with serving(tiny_checkpoint, *LAYOUT, "--ar-engine", ar_engine) as target:
         yield target

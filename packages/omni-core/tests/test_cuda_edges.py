@@ -255,9 +255,7 @@ def test_a_stage_process_opens_its_cards_and_lends_to_its_peers(tmp_path: Path) 
         device="cpu",
         dtype="float32",
     )
-    setup = Setup(
-        version=PROTOCOL_VERSION, model_path="m", ar_engine="torch", stages=(doc,), cards=CARDS
-    )
+    setup = Setup(version=PROTOCOL_VERSION, model_path="m", stages=(doc,), cards=CARDS)
     reader = CudaIpcRelay(segments(tmp_path), "talker", [FakeCard(tmp_path / "cards")])
     codec = Codec()
     codec.use_cards(CardEdges(reader, "talker", CARDS))

@@ -60,7 +60,7 @@ class House:
         self.lines = Lines()
         self.fleet = Fleet(STAGES)
         self.coordinator = Coordinator(STAGES, "ear", self.fleet, self.lines.send)
-        setup = Setup(version=PROTOCOL_VERSION, model_path="m", ar_engine="torch", stages=())
+        setup = Setup(version=PROTOCOL_VERSION, model_path="m", stages=())
         self.supervisor = Supervisor(
             {name: Blueprint({}, setup) for name in NAMES},
             self.fleet,

@@ -64,7 +64,7 @@ def process(tmp_path: Path) -> Iterator[StageProcess]:
 
 
 def setup(version: int = 1) -> Setup:
-    return Setup(version=version, model_path="m", ar_engine="torch", stages=(DOC,))
+    return Setup(version=version, model_path="m", stages=(DOC,))
 
 
 def receive(process: StageProcess) -> None:
@@ -142,7 +142,7 @@ def test_a_ping_is_answered(process: StageProcess) -> None:
 
 
 def test_another_version_is_refused(process: StageProcess) -> None:
-    with pytest.raises(ProtocolError, match="speaks version 2, this process 3; install one"):
+    with pytest.raises(ProtocolError, match="speaks version 2, this process 4; install one"):
         process._build(setup(version=2))
 
 

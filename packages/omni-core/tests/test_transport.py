@@ -114,7 +114,7 @@ def test_processes_are_told_at_their_start() -> None:
     stages = tuple(
         StageConfig(name=one.name, factory=BUILD, next=one.next, gpu=one.gpu) for one in pipeline()
     )
-    plan = Plan(model_path="m", stages=stages, entry="intake", dtype="float32", ar_engine="torch")
+    plan = Plan(model_path="m", stages=stages, entry="intake", dtype="float32")
     fleet = Fleet(stages)
     cards = {"thinker": {"thinker": "cuda:0"}, "talker": {"talker": "cuda:0"}}
     told = blueprints(plan, fleet, remote=("voice",))

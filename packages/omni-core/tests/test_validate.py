@@ -195,8 +195,49 @@ def test_stages_of_a_process_share_its_environment() -> None:
 
 
 def test_an_engine_with_tensor_parallelism_may_split_a_stage() -> None:
-    able = replace(TORCH, name="other", tensor_parallel=True)
-    assert sentences(chain(tp_size=2, gpu=(0, 1)), engine=able) == []
+    able = replace(TORCH, tensor_parallel=True)
+    assert sentences(chain(tp_size=2, gpu=(0, 1)), engines={"torch": able}) == []
+
+
+DRIVEN = {"ar_engines": ("torch", "sglang")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"ar_engine": "torch"},
+            "stage 'b': ar_engine is torch but the stage is not autoregressive; leave it out",
+        ),
+        (
+            {"ar_engine": "sglang", "ar_engines": ("torch",)},
+            "stage 'b': ar_engine is sglang but the stage can only be driven by torch; use "
+            "--b.ar_engine torch",
+        ),
+        (
+            {"ar_engines": ("torhc",)},
+            "stage 'b': ar_engines names 'torhc', which does not exist; did you mean 'torch'?",
+        ),
+        (
+            {"ar_engine": "sglang", "tp_size": 2, **DRIVEN},
+            "stage 'b': tp_size is 2 but the sglang engine has no tensor parallelism; set it to 1",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_drive_a_stage_is_told(fields: dict[str, Any], sentence: str) -> None:
+    assert sentences(chain(**fields)) == [sentence]
+
+
+def test_a_process_holds_one_engine_of_those_that_own_their_process() -> None:
+    def shared(engine: str, other: str) -> list[str]:
+        one, two = ({"process": "p", "ar_engine": name, **DRIVEN} for name in (engine, other))
+        return sentences([stage("a", next=("b",), **one), stage("b", terminal="text", **two)])
+
+    assert shared("torch", "torch") == shared("torch", "sglang") == []
+    assert shared("sglang", "sglang") == [
+        "stage 'b': process is shared with 'a', and a process holds one sglang engine; set it to "
+        "null, which gives the stage its own"
+    ]
 
 
 def test_each_cycle_is_told_once() -> None:

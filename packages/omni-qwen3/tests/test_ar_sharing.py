@@ -202,13 +202,13 @@ def test_rows_made_anew_are_the_rows_that_were_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows: list[torch.Tensor] = []
-    reply_rows = talker_runner._reply_rows
+    reply_rows = talker_runner.reply_rows
 
-    def recorded(batch: Any) -> torch.Tensor:
-        rows.append(reply_rows(batch).clone())
+    def recorded(segments: Any, places: torch.Tensor) -> torch.Tensor:
+        rows.append(reply_rows(segments, places).clone())
         return rows[-1]
 
-    monkeypatch.setattr(talker_runner, "_reply_rows", recorded)
+    monkeypatch.setattr(talker_runner, "reply_rows", recorded)
     stage = talker.TalkerStage(talker_runner.config, talker_defaults(tiny_checkpoint))
     engine = TorchEngine(talker_runner)
     params = RequestParams(stage_params={"talker_ar": drawn(0.9)})

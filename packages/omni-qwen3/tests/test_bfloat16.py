@@ -20,6 +20,7 @@ from omni_core.specs import StageConfig, StageContext
 from omni_core.types import RequestParams, SamplingParams
 from omni_qwen3 import thinker
 from omni_qwen3.code2wav.model import load_model
+from omni_qwen3.thinker_prompts import ThinkerInputs
 
 WORDS = (
     "What do you see and hear?",
@@ -100,7 +101,7 @@ def request(name: str, ids: np.ndarray[Any, Any]) -> EngineRequest:
     return EngineRequest(
         request_id=name,
         prompt_len=len(ids),
-        inputs=thinker.ThinkerInputs(prepared, speaks=False),
+        inputs=ThinkerInputs(prepared, speaks=False),
         params=RequestParams(),
         sampling=SamplingParams(temperature=0.0, max_tokens=FORCED, ignore_eos=True),
     )

@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     max_wait_ms: float = 0.0
     max_concurrency: int = 1
+    ar_engine: str = "torch"
+    """Of an autoregressive stage."""
     options: dict[str, Any] = {}
 
 
@@ -58,7 +60,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     version: int
     model_path: str
-    ar_engine: str
     compile: str = "off"
     stages: tuple[StageDoc, ...]
     """Those of this process, to be built in this order."""

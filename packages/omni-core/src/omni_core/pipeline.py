@@ -231,7 +231,6 @@ def _plan(model_path: str, resolved: Resolved) -> Plan:
         stages=resolved.stages,
         entry=resolved.pipeline.entry,
         dtype=resolved.settings["dtype"].value,
-        ar_engine=resolved.settings["ar_engine"].value,
         compile=_compile_mode(resolved),
     )
 

@@ -75,6 +75,10 @@ class StageConfig:
     max_wait_ms: float = 0.0
     max_concurrency: int = 1
     """Requests a SimpleScheduler may work on at once, each in its own thread."""
+    ar_engines: tuple[str, ...] = ()
+    """Engines that an autoregressive stage can be driven by; empty for every other stage."""
+    ar_engine: str | None = None
+    """The one that drives it, resolved before any process starts; None is the pipeline's."""
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings only this stage's factory understands; unknown ones are its error to raise. Those an
@@ -132,7 +136,7 @@ class StageContext:
     dtype: str
     """A torch dtype name: "float32", "bfloat16"."""
     ar_engine: str
-    """"torch" or "sglang", already resolved from "auto"."""
+    """"torch" or "sglang": what drives the stage if it is autoregressive."""
     compile: str = "off"
     """"off", "background" or "wait": whether faster implementations of the stage's hot steps are
     made, and whether start-up waits for them (`omni_core.steps`)."""

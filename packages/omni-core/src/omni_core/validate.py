@@ -7,20 +7,21 @@ or layers of configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 from omni_core.addresses import COORDINATOR
-from omni_core.engine.base import TORCH, EngineCapabilities
+from omni_core.engine.base import ENGINES, TORCH, EngineCapabilities
 from omni_core.graph import cards_of, cycles, process_of, reachable, replica_names
 from omni_core.specs import StageConfig
 from omni_core.types import Modality
 
 _PROCESS_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ROUNDING: Final = 1e-9
+Engines: TypeAlias = Mapping[str, EngineCapabilities]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def problems(
     entry: str,
     *,
     produces: Iterable[Modality] = (),
-    engine: EngineCapabilities = TORCH,
+    engines: Engines = ENGINES,
 ) -> list[Problem]:
     """Everything wrong with a graph that must be able to answer with `produces`."""
     names = [stage.name for stage in stages]
@@ -55,7 +56,8 @@ def problems(
         found += _edge_problems(stage, names)
         found += _gather_problems(stage)
         found += _number_problems(stage)
-        found += _placement_problems(stage, stages, engine)
+        found += _placement_problems(stage, stages, engines)
+        found += _engine_problems(stage, stages, engines)
         found += _replica_problems(stage, stages)
         found += _environment_problems(stage, stages)
     found += _walk_problems(stages, entry)
@@ -149,7 +151,7 @@ def _number_problems(stage: StageConfig) -> Iterator[Problem]:
 
 
 def _placement_problems(
-    stage: StageConfig, stages: Sequence[StageConfig], engine: EngineCapabilities
+    stage: StageConfig, stages: Sequence[StageConfig], engines: Engines
 ) -> Iterator[Problem]:
     process = process_of(stage)
     if process == COORDINATOR or not _PROCESS_NAME.fullmatch(process):
@@ -159,7 +161,7 @@ def _placement_problems(
             fault=f"is {process!r}",
             mend=f"use up to 64 letters, digits, '_', '-' and '.', and not {COORDINATOR!r}",
         )
-    yield from _parallel_problems(stage, stages, engine)
+    yield from _parallel_problems(stage, stages, engines)
     cards = cards_of(stage)
     if any(card < 0 for card in cards) or len(set(cards)) < len(cards):
         yield Problem(
@@ -187,8 +189,9 @@ def _placement_problems(
 
 
 def _parallel_problems(
-    stage: StageConfig, stages: Sequence[StageConfig], engine: EngineCapabilities
+    stage: StageConfig, stages: Sequence[StageConfig], engines: Engines
 ) -> Iterator[Problem]:
+    engine = engines[_engine_of(stage)]
     if stage.tp_size > 1 and not engine.tensor_parallel:
         yield Problem(
             stage=stage.name,
@@ -196,7 +199,7 @@ def _parallel_problems(
             fault=f"is {stage.tp_size} but the {engine.name} engine has no tensor parallelism",
             mend="set it to 1",
         )
-    sharing = [s.name for s in stages if s is not stage and process_of(s) == process_of(stage)]
+    sharing = _sharing(stage, stages)
     if stage.tp_size > 1 and sharing:
         yield Problem(
             stage=stage.name,
@@ -214,6 +217,54 @@ def _parallel_problems(
             f"{stage.replicas}",
             mend="name one card for each rank, or one for all replicas",
         )
+
+
+def _engine_problems(
+    stage: StageConfig, stages: Sequence[StageConfig], engines: Engines
+) -> Iterator[Problem]:
+    for name in sorted({*stage.ar_engines} - {*engines}):
+        yield Problem(
+            stage=stage.name,
+            field="ar_engines",
+            fault=f"names {name!r}, which does not exist",
+            mend=nearest(name, list(engines)),
+        )
+    if stage.ar_engine is None:
+        return
+    if not stage.ar_engines:
+        yield Problem(
+            stage=stage.name,
+            field="ar_engine",
+            fault=f"is {stage.ar_engine} but the stage is not autoregressive",
+            mend="leave it out",
+        )
+    elif stage.ar_engine not in stage.ar_engines:
+        able = " or ".join(stage.ar_engines)
+        yield Problem(
+            stage=stage.name,
+            field="ar_engine",
+            fault=f"is {stage.ar_engine} but the stage can only be driven by {able}",
+            mend=f"use --{stage.name}.ar_engine {stage.ar_engines[0]}",
+        )
+    alike = {s.name for s in stages[: stages.index(stage)] if _engine_of(s) == _engine_of(stage)}
+    twice = alike & {*_sharing(stage, stages)}
+    if twice and engines[_engine_of(stage)].one_per_process:
+        yield Problem(
+            stage=stage.name,
+            field="process",
+            fault=f"is shared with {', '.join(map(repr, sorted(twice)))}, and a process holds one "
+            f"{stage.ar_engine} engine",
+            mend="set it to null, which gives the stage its own",
+        )
+
+
+def _engine_of(stage: StageConfig) -> str:
+    return stage.ar_engine or TORCH.name
+
+
+def _sharing(stage: StageConfig, stages: Sequence[StageConfig]) -> list[str]:
+    """Other stages of its process."""
+    return [s.name for s in stages if s is not stage and process_of(s) == process_of(stage)]
 
 
 def _replica_problems(stage: StageConfig, stages: Sequence[StageConfig]) -> Iterator[Problem]:

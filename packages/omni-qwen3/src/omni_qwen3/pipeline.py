@@ -79,6 +79,7 @@ THINKER = StageConfig(
     next=("decode", "talker_ar"),
     stream_to=("decode", "talker_ar"),
     route_fn=Ref("omni_qwen3.edges:route_reply"),
+    ar_engines=("torch", "sglang"),
     options=AR_OPTIONS,
 )
 DECODE = StageConfig(name="decode", factory=Ref("omni_qwen3.decode:build"), terminal="text")
@@ -87,6 +88,7 @@ TALKER_AR = StageConfig(
     factory=Ref("omni_qwen3.talker:build"),
     next=("code2wav",),
     stream_to=("code2wav",),
+    ar_engines=("torch", "sglang"),
     options=AR_OPTIONS,
 )
 CODE2WAV = StageConfig(

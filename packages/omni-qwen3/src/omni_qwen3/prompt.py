@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omni_core.engine.base import Batch, Segment
+from omni_core.engine.base import Segment
 from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig
@@ -86,7 +86,7 @@ class Prompt:
     ) -> None:
         self.ids: IntArray = prepared["input_ids"]
         self._positions = prepared["positions"].astype(np.float32)
-        self._rope_delta = float(np.float32(prepared["rope_delta"]))
+        self.rope_delta = float(np.float32(prepared["rope_delta"]))
         self.media: PromptRows | None = None
         self.deepstack: PromptRows | None = None
         self.user: UserTurns | None = None
@@ -104,7 +104,12 @@ class Prompt:
 
     def reply_position(self, row: int) -> float:
         """Of a row after the prompt, on every axis."""
-        return row + self._rope_delta
+        return row + self.rope_delta
+
+    def captured(self, start: int, stop: int) -> IntArray:
+        """Those of the rows `start`..`stop` of which hidden states are captured."""
+        part = self.capture.part(start, stop) if self.capture else None
+        return np.empty(0, dtype=np.int64) if part is None else part.index
 
     def keep(self, start: int, stop: int) -> torch.Tensor | None:
         """A copy of what was captured of rows `start`..`stop`; None for nothing."""
@@ -125,7 +130,7 @@ class Prompt:
         if stop > length:
             first = max(start, length)
             tokens = segment.seq.tokens[first - length : stop - length]
-            line = np.arange(first, stop, dtype=np.float32) + np.float32(self._rope_delta)
+            line = np.arange(first, stop, dtype=np.float32) + np.float32(self.rope_delta)
             ids = np.concatenate([ids, np.array(tokens, dtype=np.int64)])
             positions = np.concatenate([positions, np.broadcast_to(line, (3, len(line)))], axis=1)
         return ids, positions
@@ -180,17 +185,18 @@ class FlatBatch:
     captures: list[Patch] = field(default_factory=list)
 
 
-def flatten(batch: Batch, device: torch.device) -> FlatBatch:
-    """Gather the rows of a batch of sequences whose `state` is a `Prompt`."""
-    segments, decodes = batch.segments, batch.decodes
+def flatten(segments: list[Segment], tokens: torch.Tensor, device: torch.device) -> FlatBatch:
+    """Gather the rows of sequences whose `state` is a `Prompt`; the first segments are decode rows
+    of the newest `tokens`, as many as these."""
+    decodes = len(tokens)
     parts = [segment.seq.state.rows(segment) for segment in segments[decodes:]]
     ends = np.cumsum([segment.count for segment in segments])
     sampled = [int(e) - 1 for e, segment in zip(ends, segments, strict=True) if segment.samples]
-    line = np.array(decode_positions(batch), dtype=np.float32)
+    line = np.array(decode_positions(segments[:decodes]), dtype=np.float32)
     positions = [np.broadcast_to(line, (3, decodes)), *(p for _, p in parts)]
     ids = [tensor_over(ids).to(device) for ids, _ in parts]
     flat = FlatBatch(
-        ids=torch.cat([batch.tokens, *ids]),
+        ids=torch.cat([tokens, *ids]),
         positions=torch.from_numpy(np.concatenate(positions, axis=1)).to(device),
         sampled_rows=torch.tensor(sampled, dtype=torch.long, device=device),
     )
@@ -207,6 +213,6 @@ def flatten(batch: Batch, device: torch.device) -> FlatBatch:
     return flat
 
 
-def decode_positions(batch: Batch) -> list[float]:
-    """Positions of a batch's decode rows, on every axis."""
-    return [s.seq.state.reply_position(s.start) for s in batch.segments[: batch.decodes]]
+def decode_positions(segments: list[Segment]) -> list[float]:
+    """Positions of decode rows, on every axis."""
+    return [s.seq.state.reply_position(s.start) for s in segments]

@@ -1,199 +1,107 @@
-"""The Talker and the code predictor together, from spoken text rows to codec frames.
+"""The Talker on the embedded engine: its decoder and head over the rows of `talker_rows`.
 
-Knows conditioning, codec codes and the feedback from one frame to the next. Knows nothing of
-batching, KV memory or how code 0 is sampled (the engine's), nor of audio or of requests beyond
-their `TalkerInputs`.
-
-One frame is one engine step: the engine samples code 0, the predictor draws the other groups for
-all sequences at once, and the next input row is the sum of the frame's embeddings plus a text row.
+Knows the decoder, its positions and how a batch's rows come together. Knows nothing of what the
+rows are made of, of batching, KV memory or sampling (the engine's), nor of audio.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine import build_engine
-from omni_core.engine.base import AttentionParts, Batch, KVSpec, Segment
+from omni_core.engine import build_engine, build_sglang_engine
+from omni_core.engine.base import AttentionParts, Batch, Engine, Segment
 from omni_core.engine.base import Sequence as EngineSequence
-from omni_core.engine.torch_engine.sampling import RowSampling
+from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank, build_bank
-from omni_core.types import FloatArray, IntArray
-from omni_qwen3.config import OmniConfig, TalkerConfig, load_config
+from omni_core.types import FloatArray
+from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import talker_defaults
 from omni_qwen3.model.decoder import Decoder, DecodeStep
-from omni_qwen3.model.layers import ResizeMlp
-from omni_qwen3.model.predictor import CodePredictor
-from omni_qwen3.payloads import Conditioning
-from omni_qwen3.preprocess.rope import rope_index
-from omni_qwen3.talker_stage import REPLY_ROWS, TalkerInputs, TalkerStage
+from omni_qwen3.talker_rows import Speech, TalkerRows, tts_marks
+from omni_qwen3.talker_stage import TalkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 WEIGHTS = "talker."
-EMBEDDINGS = "thinker.model.embed_tokens.weight"
-SPECIAL_CODES = 1024
-"""The last ids of the Talker's vocabulary are no codes; of them only codec_eos may be sampled."""
-PREDICTOR_STREAM = 1
-"""Keeps the predictor's random numbers apart from code 0's, which come from the same seed."""
 
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
     bank = build_bank(ctx)
-    runner = load_runner(ctx, bank)
-    stage = TalkerStage(runner.config, talker_defaults(ctx.model_path))
-    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats)
+    config = load_config(ctx.model_path).require_talker()
+    stage = TalkerStage(config, talker_defaults(ctx.model_path))
+    return OmniScheduler(_engine(ctx, bank), stage, bank.stats)
+
+
+def _engine(ctx: StageContext, bank: StepBank) -> Engine:
+    if ctx.ar_engine != "sglang":
+        return build_engine(ctx, load_runner(ctx, bank))
+    bootstrap.prepare()
+    from omni_qwen3.on_sglang.talker import load_model
+
+    return build_sglang_engine(ctx, load_model(ctx, bank))
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner:
     """The checkpoint's Talker and code predictor."""
     config = load_config(ctx.model_path)
-    marks = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
             checkpoint, (WEIGHTS,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        runner = TalkerRunner(weights, config, checkpoint.rows(EMBEDDINGS, marks), bank)
+        runner = TalkerRunner(weights, config, tts_marks(checkpoint, config), bank)
         weights.finish()
     return runner
 
 
-@dataclass(slots=True, kw_only=True)
-class _Speech:
-    """`Sequence.state`: the rows of one reply, as far as they are known."""
-
-    rows: torch.Tensor
-    """(R, D): the prompt, and after a retraction the frames before the newest."""
-    positions: FloatArray
-    """(3, R)."""
-    rope_delta: float
-    rng: np.random.Generator | None
-    """Draws the predictor's codes; None is greedy."""
-    codes: list[IntArray] = field(default_factory=list)
-    """(G,) int16 of each frame so far, a copy of its own: 32 bytes."""
-    text: list[torch.Tensor] = field(default_factory=list)
-    """Text row (D,) of frame 0, 1, ...: the spoken tokens after the first."""
-    text_ended: bool = False
-
-
-class TalkerRunner:
-    """`ARRunner` with feedback.
-
-    Its KV is never shared: what conditions the prompt are hidden states and a reply's first token,
-    so that two prompts are hardly ever the same.
-    """
-
-    feedback = True
-    prefix_cache = False
-    lookahead = False
+class TalkerRunner(TalkerRows):
+    """`ARRunner` with feedback."""
 
     def __init__(
         self,
         weights: Weights,
         config: OmniConfig,
-        tts_marks: torch.Tensor,
+        marks: torch.Tensor,
         bank: StepBank | None = None,
     ) -> None:
-        """`tts_marks` (3, H): Thinker embeddings of tts_bos, tts_eos and tts_pad. `bank` may make
-        the decode steps faster; without one they stay as they are."""
-        bank = bank or StepBank.eager()
-        talker = config.require_talker()
-        decoder = talker.decoder
-        self.device, self.dtype = weights.device, weights.dtype
-        self.vocab_size = decoder.vocab_size
-        self.eos_token_ids = frozenset({talker.codec_eos_id})
-        self.suppress: torch.Tensor | None = _suppressed(talker, self.device)
-        self.kv = KVSpec(
-            layers=decoder.layers,
-            kv_heads=decoder.kv_heads,
-            head_dim=decoder.head_dim,
-            max_len=decoder.max_len,
-        )
-        self.config = talker
-        self._tts_pad_token_id = config.tts_pad_token_id
-        self._project_text, self._project_hidden = (
-            _projection(weights, source, talker) for source in ("text", "hidden")
-        )
-        table = (decoder.vocab_size, decoder.hidden_size)
-        self._embeddings = weights.tensor("talker.model.codec_embedding.weight", table)
+        """As `TalkerRows`; `bank` may make the decode steps faster, without one they stay as they
+        are."""
+        self._bank = bank or StepBank.eager()
+        super().__init__(weights, config, marks, self._bank)
+        decoder = self.config.decoder
         self._decoder = Decoder.load(weights, "talker.model.", decoder)
-        self._bank = bank
         self._decode: DecodeStep | None = None
-        self._head = weights.tensor("talker.codec_head.weight", table)
-        self._predictor = CodePredictor(
-            weights, "talker.code_predictor.", talker.predictor, talker.code_groups, bank
+        self._head = weights.tensor(
+            "talker.codec_head.weight", (decoder.vocab_size, decoder.hidden_size)
         )
-        self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
-        marks = self._project_text(tts_marks.to(self.device, self.dtype))
-        self._tts_bos, self._tts_eos, self._tts_pad = marks.unbind()
 
     def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
-        """Set up the decode step, and make room for the newest frame of every row: the sum of its
-        codes' embeddings, which is the next input but for its text."""
+        """Set up the decode step, and make room for the newest frame of every row."""
         self._decode = self._decode or DecodeStep(
             "talker_decode", self._decoder, self._bank, decode
         )
-        self._newest = self._newest.new_zeros(rows, self._newest.shape[1])
-
-    def open(self, seq: EngineSequence) -> None:
-        """Project the conditioning into the Talker's prompt; see `ARRunner`."""
-        inputs: TalkerInputs = seq.request.inputs
-        sampling = seq.request.sampling
-        greedy = RowSampling(temperature=sampling.temperature or 0.0).greedy
-        positions, rope_delta = self._positions(inputs.conditioning)
-        seq.state = _Speech(
-            rows=self._prompt(inputs),
-            positions=positions,
-            rope_delta=float(np.float32(rope_delta)),
-            rng=None if greedy else _generator(sampling.seed),
-        )
+        self.make_room(rows)
 
     def resume(self, seq: EngineSequence) -> None:
-        """Make the rows of all frames anew from their codes: the same numbers, for they are added
-        in the same order. What was drawn stays drawn."""
-        speech: _Speech = seq.state
-        if not speech.codes:
-            return
-        codes = torch.from_numpy(np.stack(speech.codes).astype(np.int64)).to(self.device)
-        frames = self._predictor.embed(codes) + F.embedding(codes[:, 0], self._embeddings)
-        self._newest[seq.row] = frames[-1]
-        length, known = seq.request.prompt_len, len(frames) - 1
-        texts = [self._text_row(speech, frame) for frame in range(known)]
-        rows = [frame + text for frame, text in zip(frames, texts, strict=False)]
-        line = np.arange(length, length + known, dtype=np.float32) + np.float32(speech.rope_delta)
-        lines = np.broadcast_to(line, (3, known))
-        speech.rows = torch.cat([speech.rows[:length], *(row[None] for row in rows)])
-        speech.positions = np.concatenate([speech.positions[:, :length], lines], axis=1)
+        """Make the rows of all frames anew. What was drawn stays drawn."""
+        speech: Speech = seq.state
+        if speech.codes:
+            self.recall(seq, len(speech.codes) - 1)
+            self.place(seq)
 
     def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
-        """Nothing: see the class."""
+        """Nothing: see `TalkerRows`."""
 
     def restore(self, seq: EngineSequence, start: int, stop: int, kept: Any) -> None:
         """Never called."""
-
-    def feed(self, seq: EngineSequence, chunk: Any) -> None:
-        """Take the row (H,) of one more spoken token, or None: all of them have come."""
-        speech: _Speech = seq.state
-        if chunk is None:
-            speech.text_ended = True
-        else:
-            row = torch.as_tensor(chunk["row"]).to(self.device, self.dtype)
-            speech.text.append(self._project_text(row))
-
-    def ready(self, seq: EngineSequence) -> bool:
-        """Whether the text row of the newest frame is known."""
-        speech: _Speech = seq.state
-        frame = seq.computed - seq.request.prompt_len
-        return speech.text_ended or frame < len(speech.text)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
@@ -202,11 +110,11 @@ class TalkerRunner:
         parts = None if chunks else batch.attend.parts
         if parts is not None and self._decode is not None:
             where = upload(line, self.device, torch.float32)
-            return self._decode(self._reply_rows(batch), where, parts)
+            return self._decode(self.reply_rows(decoding, batch.rows), where, parts)
         rows = [_chunk(segment) for segment in chunks]
         lines = np.broadcast_to(np.array(line, dtype=np.float32), (3, len(line)))
         positions = np.concatenate([lines, *(positions for _, positions in rows)], axis=1)
-        x = torch.cat([self._reply_rows(batch), *(rows for rows, _ in rows)])
+        x = torch.cat([self.reply_rows(decoding, batch.rows), *(rows for rows, _ in rows)])
         x = self._decoder(x, torch.from_numpy(positions).to(self.device), batch.attend)
         ends = np.cumsum([s.count for s in batch.segments])
         sampled = [int(e) - 1 for e, s in zip(ends, batch.segments, strict=True) if s.samples]
@@ -216,134 +124,9 @@ class TalkerRunner:
         """Of code 0; see `ARRunner`."""
         return F.linear(hidden, self._head).float()
 
-    def collect(
-        self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
-    ) -> list[Any]:
-        """The frame int64 (G,) of each sequence that goes on; None for one that ends, whose last
-        code 0 never becomes a frame."""
-        going = [index for index, done in enumerate(finished) if not done]
-        frames: list[Any] = [None] * len(seqs)
-        if not going:
-            return frames
-        speeches: list[_Speech] = [seqs[index].state for index in going]
-        first = upload([seqs[index].tokens[-1] for index in going], self.device)
-        embedding = F.embedding(first, self._embeddings)
-        rows = hidden if len(going) == len(seqs) else hidden[going]
-        predicted = self._predictor(rows, first, embedding, self._uniforms(speeches))
-        places = upload([seqs[index].row for index in going], self.device)
-        self._newest.index_copy_(0, places, predicted.embedding + embedding)
-        codes = predicted.codes.cpu().numpy()
-        for index, speech, frame in zip(going, speeches, codes, strict=True):
-            speech.codes.append(frame.astype(np.int16))
-            frames[index] = frame
-        return frames
-
-    def text(self, token_ids: list[int]) -> str:
-        """Codes have no text, so stop strings never match."""
-        return ""
-
-    def close(self, seq: EngineSequence) -> None:
-        """Drop the rows."""
-        seq.state = None
-
-    def _reply_rows(self, batch: Batch) -> torch.Tensor:
-        """Input rows (decodes, D) of a batch's decode rows: the newest frames, and their text."""
-        rows = self._newest.index_select(0, batch.rows)
-        if not batch.decodes:
-            return rows
-        texts = [
-            self._text_row(s.seq.state, s.start - s.seq.request.prompt_len)
-            for s in batch.segments[: batch.decodes]
-        ]
-        return rows.add_(torch.stack(texts))
-
-    def _text_row(self, speech: _Speech, frame: int) -> torch.Tensor:
-        if frame < len(speech.text):
-            return speech.text[frame]
-        return self._tts_eos if frame == len(speech.text) else self._tts_pad
-
-    def _prompt(self, inputs: TalkerInputs) -> torch.Tensor:
-        """(U + 9, D) rows: the user turns, then text and codec marks of the reply's head, added."""
-        given, config = inputs.conditioning, self.config
-        user, head, first = (
-            torch.as_tensor(rows).to(self.device, self.dtype)
-            for rows in (given["user_rows"], given["assistant_rows"], given["first_row"])
-        )
-        is_media = torch.as_tensor(given["user_is_media"]).to(self.device)
-        projected = self._project_text(torch.cat([user, head, first[None]]))
-        turns, reply = projected.split_with_sizes([len(user), len(projected) - len(user)])
-        if len(media := is_media.nonzero()[:, 0]):
-            turns[media] = self._project_hidden(user[media])
-        pads = self._tts_pad.expand(4, -1)
-        text = torch.cat([reply[:3], pads, self._tts_bos[None], reply[3:]])
-        marks = [
-            config.codec_nothink_id,
-            config.codec_think_bos_id,
-            config.codec_think_eos_id,
-            inputs.speaker_id,
-            config.codec_pad_id,
-            config.codec_bos_id,
-        ]
-        text[3:] += F.embedding(torch.tensor(marks, device=self.device), self._embeddings)
-        return torch.cat([turns, text])
-
-    def _positions(self, given: Conditioning) -> tuple[FloatArray, float]:
-        """M-RoPE positions of the prompt, and what to add to P + i for frame i.
-
-        Without `use_audio_in_video`, whatever the request says, because transformers never passes
-        it on to its Talker.
-        """
-        ids = np.concatenate([given["user_ids"], [self._tts_pad_token_id] * REPLY_ROWS])
-        return rope_index(
-            ids,
-            image_grid_thw=given.get("image_grid_thw"),
-            video_grid_thw=given.get("video_grid_thw"),
-            second_per_grid=given.get("second_per_grid"),
-            audio_lengths=given.get("audio_lengths"),
-            use_audio_in_video=False,
-            config=self.config.positions,
-        )
-
-    def _uniforms(self, speeches: list[_Speech]) -> torch.Tensor | None:
-        """Random numbers (B, G - 1) for `CodePredictor`; -1 where a request is greedy."""
-        if all(speech.rng is None for speech in speeches):
-            return None
-        groups = self.config.code_groups - 1
-        draws = [
-            np.full(groups, -1.0, np.float32) if s.rng is None else s.rng.random(groups, np.float32)
-            for s in speeches
-        ]
-        return torch.from_numpy(np.stack(draws)).to(self.device)
-
-
-def _projection(weights: Weights, source: str, config: TalkerConfig) -> ResizeMlp:
-    """From Thinker space: of embeddings ("text") or of `accept_hidden_layer` states ("hidden")."""
-    return ResizeMlp.load(
-        weights,
-        f"talker.{source}_projection.",
-        config.thinker_hidden_size,
-        config.decoder.intermediate_size,
-        config.decoder.hidden_size,
-    )
-
-
-def _suppressed(config: TalkerConfig, device: torch.device) -> torch.Tensor:
-    """Bool (vocab,): all special ids but codec_eos, as in transformers' `generate`."""
-    mask = torch.zeros(config.decoder.vocab_size, dtype=torch.bool)
-    mask[-SPECIAL_CODES:] = True
-    mask[config.codec_eos_id] = False
-    return mask.to(device)
-
-
-def _generator(seed: int | None) -> np.random.Generator:
-    """Random numbers that depend on the request's seed alone; fresh ones without a seed."""
-    if seed is None:
-        return np.random.default_rng()
-    return np.random.default_rng([seed & (2**64 - 1), PREDICTOR_STREAM])
-
 
 def _chunk(segment: Segment) -> tuple[torch.Tensor, FloatArray]:
     """Rows (count, D) and M-RoPE positions (3, count) of a part of what is known beforehand."""
-    speech: _Speech = segment.seq.state
+    speech: Speech = segment.seq.state
     part = slice(segment.start, segment.start + segment.count)
     return speech.rows[part], speech.positions[:, part]

@@ -13,16 +13,16 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 
-from omni_core.engine import build_engine
+from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import (
     AttentionParts,
     Batch,
     EngineRequest,
-    KVSpec,
     StepOutput,
     TokenLogprobs,
 )
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
@@ -38,6 +38,7 @@ from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, To
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
 from omni_qwen3.reasoning import left_open
 from omni_qwen3.rowkeys import row_keys
+from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 NAME = "thinker"
@@ -48,10 +49,18 @@ WEIGHTS = ("thinker.model.", "thinker.lm_head.")
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage over the engine that `ctx` names."""
+    defaults = thinker_defaults(ctx.model_path)
+    speaks = SPEECH_TARGET in ctx.stage.next
+    if ctx.ar_engine == "sglang":
+        bootstrap.prepare()
+        from omni_qwen3.on_sglang.thinker import load_model
+
+        model = load_model(ctx, speaks=speaks)
+        stage = ThinkerStage(model.runner, defaults, can_speak=speaks)
+        return OmniScheduler(build_sglang_engine(ctx, model), stage)
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
-    defaults = thinker_defaults(ctx.model_path)
-    stage = ThinkerStage(runner, defaults, can_speak=SPEECH_TARGET in ctx.stage.next)
+    stage = ThinkerStage(runner, defaults, can_speak=speaks)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
     return OmniScheduler(build_engine(ctx, runner), stage, bank.stats, rest_s)
 
@@ -71,17 +80,6 @@ def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunne
         )
         weights.finish()
     return runner
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkerInputs:
-    """`EngineRequest.inputs` of this stage."""
-
-    prepared: Prepared
-    speaks: bool
-    """Whether the Talker will want to be conditioned on this prompt."""
-    shares: bool = False
-    """Whether the Talker may want that of a later request that shares this one's KV."""
 
 
 class _LayerTap:
@@ -104,12 +102,9 @@ class _LayerTap:
         return x
 
 
-class ThinkerRunner:
+class ThinkerRunner(ThinkerPrompts):
     """`ARRunner` of the language model."""
 
-    suppress: torch.Tensor | None = None
-    feedback = False
-    prefix_cache = True
     lookahead = True
 
     def __init__(
@@ -122,47 +117,26 @@ class ThinkerRunner:
         bank: StepBank | None = None,
     ) -> None:
         """`bank` may make the decode step faster; without one it stays as it is."""
-        decoder = config.thinker.decoder
-        self.device, self.dtype = weights.device, weights.dtype
-        self.vocab_size = decoder.vocab_size
-        self.eos_token_ids = eos_token_ids
-        self.kv = KVSpec(
-            layers=decoder.layers,
-            kv_heads=decoder.kv_heads,
-            head_dim=decoder.head_dim,
-            max_len=decoder.max_len,
+        super().__init__(
+            config,
+            eos_token_ids=eos_token_ids,
+            detokenize=detokenize,
+            device=weights.device,
+            dtype=weights.dtype,
         )
-        self.config = config
-        self._detokenize = detokenize
+        decoder = config.thinker.decoder
         table = (decoder.vocab_size, decoder.hidden_size)
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
         self._decoder = Decoder.load(weights, "thinker.model.", decoder)
         self._bank = bank or StepBank.eager()
         self._decode: DecodeStep | None = None
         self._head = weights.tensor("thinker.lm_head.weight", table)
-        accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
-        self._capture_normed = accepted == decoder.layers
-        self._capture_layer = None if self._capture_normed else accepted - 1
 
     def prepare(self, rows: int, decode: Callable[[int], AttentionParts]) -> None:
         """Set up the decode step; nothing is kept by row."""
         self._decode = self._decode or DecodeStep(
             "thinker_decode", self._decoder, self._bank, decode
         )
-
-    def open(self, seq: EngineSequence) -> None:
-        """Move the prompt's media rows to the device; see `ARRunner`."""
-        inputs: ThinkerInputs = seq.request.inputs
-        seq.state = Prompt(
-            inputs.prepared,
-            self.config,
-            inputs.speaks or inputs.shares,
-            device=self.device,
-            dtype=self.dtype,
-        )
-
-    def resume(self, seq: EngineSequence) -> None:
-        """The prompt is still there, and so are the tokens."""
 
     def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
         """The hidden states of media rows that the Talker is conditioned on; None for none."""
@@ -174,29 +148,23 @@ class ThinkerRunner:
         prompt: Prompt = seq.state
         prompt.restore(start, stop, kept)
 
-    def feed(self, seq: EngineSequence, chunk: Any) -> None:
-        """Nothing streams into the Thinker."""
-
-    def ready(self, seq: EngineSequence) -> bool:
-        """Always: the next row is the sampled token's embedding."""
-        return True
-
     def forward(self, batch: Batch) -> torch.Tensor:
         """See `ARRunner`."""
         parts = batch.attend.parts if batch.decodes == len(batch.segments) else None
         if parts is not None and self._decode is not None:
             x = F.embedding(batch.tokens, self._embeddings)
-            positions = upload(decode_positions(batch), self.device, torch.float32)
+            line = decode_positions(batch.segments)
+            positions = upload(line, self.device, torch.float32)
             return self._decode(x, positions, parts)
-        flat = flatten(batch, self.device)
+        flat = flatten(batch.segments, batch.tokens, self.device)
         x = F.embedding(flat.ids, self._embeddings)
         for patch in flat.media:
             x[patch.rows] = patch.values
         tap = None
         if flat.deepstack or flat.captures:
-            tap = _LayerTap(flat.deepstack, flat.captures, self._capture_layer)
+            tap = _LayerTap(flat.deepstack, flat.captures, self.capture_layer)
         x = self._decoder(x, flat.positions, batch.attend, tap)
-        if self._capture_normed:
+        if self.capture_layer is None:
             for patch in flat.captures:
                 patch.values.copy_(self._decoder.norm(x[patch.rows]))
         return self._decoder.norm(x[flat.sampled_rows])
@@ -205,43 +173,10 @@ class ThinkerRunner:
         """See `ARRunner`."""
         return F.linear(hidden, self._head).float()
 
-    def collect(
-        self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
-    ) -> list[Any]:
-        """With the first token of a reply that will be spoken: its `Conditioning`, as far as the
-        prompt decides it. None otherwise."""
-        return [self._conditioning(seq) if len(seq.tokens) == 1 else None for seq in seqs]
-
-    def text(self, token_ids: list[int]) -> str:
-        """See `ARRunner`."""
-        return self._detokenize(token_ids)
-
-    def close(self, seq: EngineSequence) -> None:
-        """Drop the prompt."""
-        seq.state = None
-
     def embed(self, token_ids: IntArray | tuple[int, ...]) -> torch.Tensor:
         """Input embeddings (n, H) of some tokens."""
         with torch.inference_mode():
             return F.embedding(torch.as_tensor(token_ids, device=self.device), self._embeddings)
-
-    def _conditioning(self, seq: EngineSequence) -> Conditioning | None:
-        inputs: ThinkerInputs = seq.request.inputs
-        prompt: Prompt = seq.state
-        if not inputs.speaks or prompt.user is None:
-            return None
-        user_rows = self.embed(prompt.user.ids)
-        is_media = torch.from_numpy(prompt.user.is_media).to(self.device)
-        user_rows[is_media] = prompt.user.hidden
-        conditioning = Conditioning(
-            speak=True,
-            user_ids=prompt.user.ids,
-            user_rows=user_rows,
-            user_is_media=is_media,
-            assistant_rows=self.embed(prompt.user.assistant_ids),
-        )
-        conditioning.update(cast(Conditioning, prompt.user.media_sizes))
-        return conditioning
 
 
 @dataclass(slots=True)
@@ -262,7 +197,7 @@ class ThinkerStage:
 
     def __init__(
         self,
-        runner: ThinkerRunner,
+        runner: ThinkerPrompts,
         defaults: SamplingParams,
         *,
         can_speak: bool,

@@ -78,6 +78,10 @@ class Draft:
             elif on_cpu and name in cpu_processes:
                 self._set(name, "process", cpu_processes[name], "device cpu")
 
+    def choose_engine(self, name: str, engine: str, source: str) -> None:
+        """The engine of an autoregressive stage for which no layer has named one."""
+        self._set(name, "ar_engine", engine, source)
+
     def apply_file(self, file: ConfigFile) -> None:
         """The layer of the YAML file."""
         stages = file.values.get("stages")

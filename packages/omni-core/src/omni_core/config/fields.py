@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
+from omni_core.engine.base import ENGINES
+
 Reader: TypeAlias = Callable[[str], object]
 
 
@@ -46,18 +48,24 @@ def text(meaning: str, *, optional: bool = False) -> Field:
     return Field(meaning=meaning, expected=expected, read=read, store=store)
 
 
-def choice(meaning: str, *choices: str) -> Field:
-    """One of a few words."""
+def choice(meaning: str, *choices: str, optional: bool = False) -> Field:
+    """One of a few words; "none" on the command line is null where that is allowed."""
 
-    def store(value: object) -> str:
+    def read(word: str) -> object:
+        return None if optional and word.lower() == "none" else word
+
+    def store(value: object) -> str | None:
+        if optional and value is None:
+            return None
         if value is False and "off" in choices:
             return "off"  # which is false to YAML, unless it is quoted
         if value in choices and isinstance(value, str):
             return value
         raise ValueError
 
-    expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Field(meaning=meaning, expected=expected, read=str, store=store)
+    words = (*choices, "null") if optional else choices
+    expected = f"{', '.join(words[:-1])} or {words[-1]}"
+    return Field(meaning=meaning, expected=expected, read=read, store=store)
 
 
 def whole(meaning: str, *, least: int | None = None, most: int | None = None) -> Field:
@@ -138,6 +146,9 @@ STAGE_FIELDS: Final[Mapping[str, Field]] = {
     "max_batch": whole("requests a batching stage computes at once"),
     "max_wait_ms": number("how long a batching stage waits for its batch to fill, milliseconds"),
     "max_concurrency": whole("requests a stateless stage works on at once, each in a thread"),
+    "ar_engine": choice(
+        "engine of this autoregressive stage; null is that of the pipeline", *ENGINES, optional=True
+    ),
 }
 """Fields of `StageConfig` besides `env` and `options`. Their ranges are checked with the graph,
 which checks the plugin's own values as well."""
@@ -157,7 +168,12 @@ PIPELINE_FIELDS: Final[Mapping[str, Field]] = {
         "auto",
         "per-stage",
     ),
-    "ar_engine": choice("engine of the autoregressive stages", "auto", "torch", "sglang"),
+    "ar_engine": choice(
+        "engine of the autoregressive stages; auto is sglang on CUDA where it is installed and the "
+        "stage can be driven by it, else torch",
+        "auto",
+        *ENGINES,
+    ),
     "compile": choice(
         "whether hot steps are replaced by compiled ones (CPU) or CUDA graphs: never, while "
         "requests are served, or before the first one",

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from omni_core import devices, validate
+from omni_core.config import engines
 from omni_core.config.draft import PLUGIN, Draft, Given
 from omni_core.config.fields import PIPELINE_FIELDS, Field, text
 from omni_core.config.file import ConfigFile
 from omni_core.config.refused import refused_device, refused_setting
 from omni_core.config.variant import choose_variant
-from omni_core.engine.base import TORCH, EngineCapabilities
+from omni_core.engine.availability import Machine
 from omni_core.errors import ConfigError
 from omni_core.specs import ModelInfo, PipelineConfig, StageConfig
 from omni_core.validate import nearest
@@ -25,8 +26,8 @@ Layout: TypeAlias = Literal["auto", "per-stage"]
 MODEL_PATH: Final = text("the checkpoint: a directory, or a hub id")
 OTHER_KEYS: Final = ("model_path", "stages", "server")
 """What may stand at the top of a file besides `PIPELINE_FIELDS`; `server` is the server's own."""
-ENGINES: Final[Mapping[str, EngineCapabilities]] = {"torch": TORCH}
 DEFAULT: Final = "default"
+_AUTO: Final = ": auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,11 @@ class Setting:
     """"plugin", "default", "omni.yaml:3" or "--variant"; after which ": auto" if that was
     asked."""
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the value was ours to choose."""
+        return self.source.endswith(_AUTO)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
@@ -69,37 +75,47 @@ def resolve(
     cards: int,
     here: bool = True,
     info: ModelInfo | None = None,
+    machine: Machine | None = None,
 ) -> Resolved:
     """Apply every layer; one ConfigError with all problems.
 
     `cards` is how many CUDA cards this machine has. With `here` False the result may describe
-    another machine: cards that are missing here are no problem then. `info` is of the checkpoint,
-    which may be unable to run some variants.
+    another machine: cards and engines that are missing here are no problem then. `info` is of the
+    checkpoint, which may be unable to run some variants. `machine` is this one if not given.
     """
+    machine = machine or Machine.here()
     found = list(_strange_keys(asked.file))
-    settings = _settings(pipeline, asked, cards, found)
+    settings = _settings(pipeline, asked, cards, machine, found)
     if info is not None:
         settings["variant"] = _fitting(settings["variant"], pipeline, info, found)
-    device, layout = settings["device"].value, settings["layout"].value
-    variant = pipeline.variants[settings["variant"].value]
-    draft = Draft(variant)
-    draft.place(pipeline.cpu_processes, on_cpu=device == "cpu", layout=layout)
-    draft.apply_file(asked.file)
-    draft.apply_overrides(asked.overrides)
+    variant, device = pipeline.variants[settings["variant"].value], settings["device"].value
+    draft = _draft(pipeline, settings, asked)
+    engines.choose(draft, settings["ar_engine"], machine)
     stages = tuple(draft.stages.values())
     found += draft.problems
     wrong = validate.problems(
         stages if len(stages) == len(variant) else variant,  # the plugin used a name twice
         pipeline.entry,
         produces=pipeline.produces.get(settings["variant"].value, ()),
-        engine=ENGINES[settings["ar_engine"].value],
     )
     found += [problem.sentence(draft.set_by(problem.stage, problem.field)) for problem in wrong]
     if here or device == "cpu":
         found += _misplaced(stages, settings["device"], cards)
+    if here:
+        found += engines.missing(draft, machine)
     if found:
         raise ConfigError(found)
     return Resolved(pipeline=pipeline, settings=settings, stages=stages, sources=draft.sources)
+
+
+def _draft(pipeline: PipelineConfig, settings: Mapping[str, Setting], asked: Asked) -> Draft:
+    """The stages of the variant with what device, file and command line say of them."""
+    draft = Draft(pipeline.variants[settings["variant"].value])
+    on_cpu, layout = settings["device"].value == "cpu", settings["layout"].value
+    draft.place(pipeline.cpu_processes, on_cpu=on_cpu, layout=layout)
+    draft.apply_file(asked.file)
+    draft.apply_overrides(asked.overrides)
+    return draft
 
 
 def checkpoint_path(given: str | None, file: ConfigFile) -> str:
@@ -124,7 +140,7 @@ def _strange_keys(file: ConfigFile) -> Iterator[str]:
 
 
 def _settings(
-    pipeline: PipelineConfig, asked: Asked, cards: int, found: list[str]
+    pipeline: PipelineConfig, asked: Asked, cards: int, machine: Machine, found: list[str]
 ) -> dict[str, Setting]:
     """The checked settings of the pipeline; for what is wrong, the default stands in."""
     settings = {name: Setting(value="auto", source=DEFAULT) for name in PIPELINE_FIELDS}
@@ -146,7 +162,8 @@ def _settings(
     settings["device"] = _chosen(settings["device"], devices.default_device(cards))
     on_card = settings["device"].value == "cuda"
     settings["dtype"] = _chosen(settings["dtype"], "bfloat16" if on_card else "float32")
-    settings["ar_engine"] = _chosen(settings["ar_engine"], TORCH.name)
+    engine = machine.default_engine(settings["device"].value)
+    settings["ar_engine"] = _chosen(settings["ar_engine"], engine)
     return settings
 
 
@@ -178,8 +195,6 @@ def _not_there(name: str, value: str, pipeline: PipelineConfig) -> str | None:
         return f"pipeline {pipeline.name!r} has no variant {value!r}; {_choose(value, variants)}"
     if name == "device" and value not in devices.DEVICES:
         return refused_device(value) or f"no device {value!r}; choose auto, cpu or cuda"
-    if name == "ar_engine" and value not in {"auto", *ENGINES}:
-        return f"{value} is not available in this release; use torch"
     return None
 
 
@@ -191,7 +206,7 @@ def _choose(name: str, known: list[str]) -> str:
 def _chosen(setting: Setting, value: str) -> Setting:
     if setting.value != "auto":
         return setting
-    return Setting(value=value, source=f"{setting.source}: auto")
+    return Setting(value=value, source=f"{setting.source}{_AUTO}")
 
 
 def _misplaced(stages: tuple[StageConfig, ...], device: Setting, cards: int) -> list[str]:

@@ -88,8 +88,7 @@ REFUSED: Final = (
     ),
     Refused(
         what="tensor parallelism over all stages",
-        reason="an engine splits a model only if it has tensor parallelism, and the torch engine "
-        "has none",
+        reason="an engine splits a model only if it has tensor parallelism, and none has yet",
         mend="spread the stages over the cards with --STAGE.gpu N",
         names=("tp", "tp_size", "tensor_parallel_size", "tensor_model_parallel_size"),
     ),

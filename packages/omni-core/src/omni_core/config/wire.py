@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import FunctionType
 
+from omni_core.engine.base import TORCH
 from omni_core.errors import ConfigError
 from omni_core.messages import StageDoc
 from omni_core.specs import Ref, Resolvable, StageConfig
@@ -44,6 +45,7 @@ def to_doc(
         max_batch=stage.max_batch,
         max_wait_ms=stage.max_wait_ms,
         max_concurrency=stage.max_concurrency,
+        ar_engine=stage.ar_engine or TORCH.name,
         options={name: value for name, value in stage.options.items() if value is not None},
         **checked,
     )

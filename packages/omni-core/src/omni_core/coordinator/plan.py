@@ -27,7 +27,6 @@ class Plan:
     stages: tuple[StageConfig, ...]
     entry: str
     dtype: str
-    ar_engine: str
     compile: str = "off"
 
 
@@ -51,7 +50,6 @@ def _setup(
     return Setup(
         version=PROTOCOL_VERSION,
         model_path=plan.model_path,
-        ar_engine=plan.ar_engine,
         compile=plan.compile,
         cards={place: dict(devices) for place, devices in cards.items()},
         stages=tuple(

@@ -32,10 +32,18 @@ class EngineCapabilities:
     """The runner sees intermediate hidden states of every row."""
     tensor_parallel: bool = False
     """One model may be split over several cards."""
+    one_per_process: bool = False
+    """Two stages on it cannot share a process."""
 
 
 TORCH = EngineCapabilities(name="torch", feedback=True, hidden_states=True)
 """The embedded engine, described here so that configuration need not import torch."""
+
+SGLANG = EngineCapabilities(name="sglang", feedback=True, hidden_states=True, one_per_process=True)
+"""SGLang's scheduler, KV memory and kernels, driven in the stage's process."""
+
+ENGINES: Mapping[str, EngineCapabilities] = {engine.name: engine for engine in (TORCH, SGLANG)}
+"""Every engine, by the name that configuration knows it by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

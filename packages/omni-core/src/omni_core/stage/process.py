@@ -312,7 +312,7 @@ class StageProcess:
             model_path=setup.model_path,
             device=doc.device,
             dtype=doc.dtype,
-            ar_engine=setup.ar_engine,
+            ar_engine=doc.ar_engine,
             compile=setup.compile,
             report=report,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from omni_core.errors import OmniError
-from omni_server.cli import config, demo, graph, info, serve, stage, tiny
+from omni_server.cli import config, demo, engines, graph, info, serve, stage, tiny
 from omni_server.cli.options import EXTRA_OPTIONS
 
 app = typer.Typer(
@@ -21,7 +21,10 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.command(context_settings=EXTRA_OPTIONS)(serve.serve)
 app.command(context_settings=EXTRA_OPTIONS)(graph.graph)
-for command in (stage.stage, tiny.tiny, demo.demo, info.plugins, info.version):
+for command in (
+    *(stage.stage, tiny.tiny, demo.demo),
+    *(info.plugins, engines.engines, info.version),
+):
     app.command()(command)
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from omni_core.engine.base import EngineRequest, Segment, Sequence
+from omni_core.engine.base import EngineRequest, Segment, Sequence, StepOutput, TokenLogprobs
 from omni_core.engine.stop import StopTracker
 from omni_core.engine.torch_engine.admission import output_limit
 from omni_core.engine.torch_engine.memory import SequencePages
@@ -114,6 +115,22 @@ class ActiveSequence:
         if len(tokens) >= self.max_tokens:
             return Verdict(released + self._flush(), False, "length")
         return Verdict(released, self.stops.holding, None)
+
+    def output(
+        self, token: int, verdict: Verdict, data: Any, logprobs: TokenLogprobs | None
+    ) -> StepOutput:
+        """What a step made of the sequence, once `take` has its token."""
+        return StepOutput(
+            request_id=self.seq.request_id,
+            token=token,
+            index=len(self.seq.tokens) - 1,
+            data=data,
+            held=verdict.held,
+            released=verdict.released,
+            logprobs=logprobs,
+            cached_tokens=self.cached_tokens,
+            finish_reason=verdict.finish_reason,
+        )
 
     def _flush(self) -> tuple[int, ...]:
         return self.stops.flush() if self.stops else ()

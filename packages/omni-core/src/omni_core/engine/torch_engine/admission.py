@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from omni_core.engine.base import EngineRequest
 from omni_core.engine.stop import StopMatcher
-from omni_core.engine.torch_engine.kv import KVCache
 from omni_core.engine.torch_engine.rules import check_sampling
 from omni_core.errors import ContextLengthError, RequestError
 
@@ -16,7 +17,14 @@ def output_limit(request: EngineRequest, max_len: int) -> int:
     return room if wanted is None else min(wanted, room)
 
 
-def check_request(request: EngineRequest, *, max_len: int, cache: KVCache, vocab_size: int) -> None:
+def check_request(
+    request: EngineRequest,
+    *,
+    max_len: int,
+    vocab_size: int,
+    pages_for: Callable[[int], int],
+    pages_total: int,
+) -> None:
     """RequestError, or its subclass ContextLengthError, if the request can never run."""
     prompt, wanted = request.prompt_len, request.sampling.max_tokens
     if prompt < 1:
@@ -39,11 +47,11 @@ def check_request(request: EngineRequest, *, max_len: int, cache: KVCache, vocab
             "prompt",
             param="max_tokens",
         )
-    needed = cache.pages_for(prompt + output_limit(request, max_len))
-    if needed > cache.pages.total:
+    needed = pages_for(prompt + output_limit(request, max_len))
+    if needed > pages_total:
         raise ContextLengthError(
             f"prompt ({prompt} tokens) and reply (up to {output_limit(request, max_len)}) need "
-            f"{needed} KV pages, but the cache has {cache.pages.total}; lower max_tokens, or have "
+            f"{needed} KV pages, but the cache has {pages_total}; lower max_tokens, or have "
             "the operator raise kv_budget_bytes",
             param="max_tokens",
         )

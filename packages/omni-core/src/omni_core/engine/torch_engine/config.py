@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
 from omni_core.engine.base import ARRunner
+from omni_core.engine.options import NUMBER, SWITCH, TRUTH, WHOLE, Kind, read_options
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
@@ -71,12 +71,7 @@ def engine_config(ctx: StageContext, runner: ARRunner) -> TorchEngineConfig:
     its share now that the runner's weights are loaded. ConfigError for what cannot be, such as a
     prefix cache for a runner whose KV may not be shared.
     """
-    options = ctx.stage.options
-    values: dict[str, Any] = {
-        name: _option(ctx, name, read, kind)
-        for name, (read, kind) in _READ.items()
-        if name in options
-    }
+    values = read_options(ctx, _KINDS)
     if values.get("prefix_cache") and not runner.prefix_cache:
         raise ConfigError(
             f"stage {ctx.stage.name!r}: prefix_cache is true, but this stage's KV cannot be shared "
@@ -101,37 +96,12 @@ def _rest_of_share(ctx: StageContext, device: torch.device, fraction: float) -> 
     return share - weights
 
 
-def _option(ctx: StageContext, name: str, read: Callable[[Any], Any], kind: str) -> Any:
-    value = ctx.stage.options[name]
-    try:
-        return read(value)
-    except (TypeError, ValueError) as exc:
-        raise ConfigError(
-            f"stage {ctx.stage.name!r}: {name} must be {kind}, not {value!r}"
-        ) from exc
-
-
-def _truth(value: Any) -> bool:
-    truth = {"true": True, "false": False}.get(str(value).lower())
-    if truth is None:
-        raise ValueError(value)
-    return truth
-
-
-def _switch(value: Any) -> str:
-    """YAML reads a bare on or off as a truth value."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
-
-
-_WHOLE = (int, "a whole number")
-_READ: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "max_running": _WHOLE,
-    "max_batch_tokens": _WHOLE,
-    "prefill_chunk": _WHOLE,
-    "kv_budget_bytes": _WHOLE,
-    "prefix_cache": (_truth, "true or false"),
-    "lookahead": (_switch, "auto, on or off"),
-    "coalesce_ms": (float, "a number"),
+_KINDS: dict[str, Kind] = {
+    "max_running": WHOLE,
+    "max_batch_tokens": WHOLE,
+    "prefill_chunk": WHOLE,
+    "kv_budget_bytes": WHOLE,
+    "prefix_cache": TRUTH,
+    "lookahead": SWITCH,
+    "coalesce_ms": NUMBER,
 }

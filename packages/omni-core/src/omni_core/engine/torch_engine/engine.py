@@ -24,9 +24,8 @@ from omni_core.engine.base import (
     EngineRequest,
     EngineStats,
     StepOutput,
-    TokenLogprobs,
 )
-from omni_core.engine.torch_engine.active import ActiveSequence, Verdict
+from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.admission import check_request
 from omni_core.engine.torch_engine.attention import StepAttention, attention, example
 from omni_core.engine.torch_engine.config import TorchEngineConfig
@@ -102,8 +101,9 @@ class TorchEngine:
         check_request(
             request,
             max_len=self._runner.kv.max_len,
-            cache=self._cache,
             vocab_size=self._runner.vocab_size,
+            pages_for=self._cache.pages_for,
+            pages_total=self._cache.pages.total,
         )
         self._residents.add(request)
 
@@ -221,31 +221,10 @@ class TorchEngine:
         data = self._runner.collect(seqs, hidden, finished)
         found = map(logprobs.get, range(len(going)))
         learnt = zip(going, tokens, verdicts, data, found, strict=True)
-        outputs = list(starmap(_output, learnt))
+        outputs = list(starmap(ActiveSequence.output, learnt))
         for seq in compress(seqs, finished):
             self._residents.end(seq.request_id)
         return outputs
-
-
-def _output(
-    active: ActiveSequence,
-    token: int,
-    verdict: Verdict,
-    data: Any,
-    logprobs: TokenLogprobs | None,
-) -> StepOutput:
-    seq = active.seq
-    return StepOutput(
-        request_id=seq.request_id,
-        token=token,
-        index=len(seq.tokens) - 1,
-        data=data,
-        held=verdict.held,
-        released=verdict.released,
-        logprobs=logprobs,
-        cached_tokens=active.cached_tokens,
-        finish_reason=verdict.finish_reason,
-    )
 
 
 def _inference() -> AbstractContextManager[object]:

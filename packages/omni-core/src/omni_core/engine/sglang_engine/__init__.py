@@ -1,0 +1,1 @@
+"""The AR engine over SGLang: upstream's scheduler, KV memory and kernels, in this process."""

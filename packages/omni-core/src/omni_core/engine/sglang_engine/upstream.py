@@ -1,0 +1,354 @@
+"""All contact with SGLang: the release, the names, what is relied on. Nothing else imports it.
+
+Pinned to one release (`availability.SGLANG_RELEASE`). `nox -s sglang_contract` imports every name below and says which have moved;
+then the parity cases say whether those that are left still mean the same.
+
+| name | for |
+|---|---|
+| `Scheduler` | subclassed: its queues, batches, KV pools and radix tree; one of its steps is ours |
+| `Scheduler.init_ipc_channels` | overridden: nothing is sent to other processes |
+| `Scheduler.update_running_batch` | overridden: rows whose input does not exist yet sit out |
+| `Scheduler.get_next_batch_to_run`, `run_batch`, `process_batch_result` | the step |
+| `Scheduler.process_pending_chunked_abort` | frees a prompt that is computed in part |
+| `ScheduleBatch` | who runs: `filter_batch`, `merge_batch`, `check_decode_mem`, `retract_decode` |
+| `Req` | one request: its ids, `prefix_len`, `extend_end`, `inflight_middle_chunks`, `kv` |
+| `FINISH_ABORT`, `FINISH_LENGTH`, `Req.to_finish` | how a request is told that it has ended |
+| `release_kv_cache` | frees a request between two steps |
+| `Sampler`, `register_sampler_backend` | ours draws |
+| `SamplingParams` | only how many tokens may come; the rest is our sampler's |
+| `ServerArgs`, `PortArgs`, `publish`, `SpawnRanks` | the settings of this process |
+| `ModelRegistry` | learns the module of the model package |
+
+No code of upstream is changed at run time.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import torch
+import zmq
+from sglang.srt.layers.sampler import Sampler, register_sampler_backend
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req, ScheduleBatch
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.mem_cache.common import release_kv_cache
+from sglang.srt.models.registry import ModelRegistry
+from sglang.srt.runtime_context import SpawnRanks, publish
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import PortArgs, ServerArgs
+from torch import nn
+
+__all__ = [
+    "InProcessScheduler",
+    "Part",
+    "Req",
+    "ScheduleBatch",
+    "Settings",
+    "TokenCounts",
+    "build_scheduler",
+]
+
+RESERVE = 0.1
+"""Of the tokens that may still come, upstream keeps room for 0.7 of this share before it admits
+more. A request that gives its memory back is computed again; memory kept for tokens that never come
+serves nobody."""
+SAMPLER = "pytorch"
+"""The one backend upstream takes on every device; in this process the name means `_OurSampler`."""
+
+Draw = Callable[[torch.Tensor], torch.Tensor]
+"""Logits (B, vocab) of the last row of each segment -> int64 (B,) tokens."""
+Ready = Callable[[str], bool]
+"""Whether the next row's input of a request exists, by its id."""
+
+
+class Part(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """`count` rows of a request from `start` on, computed next."""
+
+    request_id: str
+    row: int
+    start: int
+    count: int
+    samples: bool
+    """A token is drawn after the last of them."""
+
+
+class TokenCounts(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Tokens of the KV pool."""
+
+    used: int
+    """By requests."""
+    cached: int
+    """Kept for requests to come alone."""
+
+
+def _always(request_id: str) -> bool:
+    return True
+
+
+class _OurSampler(Sampler):
+    """Hands logits to the engine."""
+
+    draw: Draw | None = None
+
+    def forward(self, logits_output: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """See `Sampler`."""
+        if self.draw is None:
+            raise RuntimeError("a token is drawn before the engine has begun")
+        return self.draw(logits_output.next_token_logits)
+
+
+class _Nowhere:
+    """The other end of upstream's sockets: takes everything, says nothing."""
+
+    socket = None
+
+    def send_output(self, output: object, recv_obj: object = None) -> None:
+        """Outputs are read from the requests."""
+
+    def recv(self, *args: object, **kwargs: object) -> object:
+        """There is never a message."""
+        raise zmq.Again
+
+    recv_multipart = recv_pyobj = recv
+
+
+class InProcessScheduler(Scheduler):
+    """Upstream's scheduler, stepped by the engine in its own thread."""
+
+    def __init__(self, args: ServerArgs, ports: PortArgs) -> None:
+        self._ready: Ready = _always
+        self.running_batch: ScheduleBatch
+        self.last_batch: ScheduleBatch | None
+        self._retracted: list[Req] = []
+        self._in_flight = False
+        super().__init__(args, ports)
+
+    def attend_to(self, *, draw: Draw, ready: Ready) -> None:
+        """The engine's part in a step; to be told before the first."""
+        self._ready = ready
+        self.tp_worker.model_runner.sampler.draw = draw
+
+    @property
+    def module(self) -> nn.Module:
+        """The loaded model."""
+        module: nn.Module = self.tp_worker.model_runner.model
+        return module
+
+    @property
+    def rows(self) -> int:
+        """Rows are below this number."""
+        return int(self.req_to_token_pool.req_to_token.shape[0])
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens the KV pool holds."""
+        tokens: int = self.max_total_num_tokens
+        return tokens
+
+    @property
+    def slots(self) -> int:
+        """Places of KV are below this number: the pool, and a page that nobody has."""
+        page: int = self.page_size
+        return self.kv_tokens + page
+
+    def slots_of(self, row: int, start: int, stop: int) -> torch.Tensor:
+        """Where the KV of a row's tokens lies."""
+        slots: torch.Tensor = self.req_to_token_pool.req_to_token[row, start:stop]
+        return slots.long()
+
+    def token_counts(self) -> TokenCounts:
+        """Tokens of the KV pool by use."""
+        cached = self.tree_cache.evictable_size()
+        free = self.token_to_kv_pool_allocator.available_size()
+        return TokenCounts(used=self.kv_tokens - free - cached, cached=cached)
+
+    def init_ipc_channels(self, port_args: PortArgs) -> None:
+        """See `Scheduler`."""
+        nowhere = _Nowhere()
+        self.recv_from_tokenizer = nowhere
+        self.load_snapshot_writer = None
+        self.ipc_channels = SimpleNamespace(
+            recv_from_tokenizer=nowhere,
+            recv_from_rpc=None,
+            send_to_tokenizer=nowhere,
+            send_to_detokenizer=nowhere,
+            send_metrics_from_scheduler=None,
+        )
+
+    def update_running_batch(self, batch: ScheduleBatch) -> ScheduleBatch | None:
+        """Make room, then take those that are ready out of `batch` for a decode step; the others
+        stay in it. While a step is in flight, the tokens of whom it would retract are not known."""
+        if batch.check_decode_mem():
+            self.new_token_ratio_tracker.decay_step()
+        elif self._in_flight:
+            return None
+        else:
+            retracted, ratio, lost = batch.retract_decode()
+            if lost:
+                raise RuntimeError(f"request {lost[0].rid!r} was admitted and does not fit")
+            self.new_token_ratio_tracker.current = ratio
+            self._retracted += retracted
+            batch.batch_is_full = False
+        going = [self._ready(req.rid) for req in batch.reqs]
+        if not any(going):
+            return None
+        if all(going):
+            batch.prepare_for_decode()
+            return batch
+        step = copy.copy(batch)
+        step.sampling_info = copy.copy(batch.sampling_info)
+        step.filter_batch(keep_indices=[i for i, goes in enumerate(going) if goes])
+        batch.filter_batch(keep_indices=[i for i, goes in enumerate(going) if not goes])
+        step.prepare_for_decode()
+        return step
+
+    def plan(self, *, in_flight: bool) -> ScheduleBatch | None:
+        """The batch of the next step; None if there is none. `in_flight`: a step was launched and
+        is not settled."""
+        self._in_flight = in_flight
+        plan = self.get_next_batch_to_run(
+            running_batch=self.running_batch, last_batch=self.last_batch
+        )
+        self.running_batch = plan.running_batch
+        self.last_batch = plan.batch_to_run
+        return plan.batch_to_run
+
+    def take_retracted(self) -> list[Req]:
+        """Those whose memory the last plan took; they are in no queue."""
+        taken, self._retracted = self._retracted, []
+        return taken
+
+    def parts(self, batch: ScheduleBatch) -> list[Part]:
+        """What each request of a batch computes, in its order."""
+        if batch.forward_mode.is_decode():
+            lengths = batch.seq_lens_cpu.tolist()
+            return [
+                Part(req.rid, req.kv.req_pool_idx, length - 1, 1, samples=True)
+                for req, length in zip(batch.reqs, lengths, strict=True)
+            ]
+        return [
+            Part(
+                request_id=req.rid,
+                row=req.kv.req_pool_idx,
+                start=req.prefix_len,
+                count=req.extend_len,
+                samples=req.inflight_middle_chunks <= 0,
+            )
+            for req in batch.reqs
+        ]
+
+    def request(self, request_id: str, ids: array[int], max_tokens: int, shares: bool) -> Req:
+        """A request that ends when it is told to. Upstream counts on `max_tokens` more; where it
+        does not share, its KV is not looked up and not kept."""
+        params = SamplingParams(temperature=0.0, max_new_tokens=max_tokens)
+        params.normalize(None)
+        req = Req(
+            rid=request_id,
+            origin_input_text="",
+            origin_input_ids=ids,
+            sampling_params=params,
+            extra_key=None if shares else request_id,
+        )
+        req.logprob_start_len = -1
+        req.skip_radix_cache_insert = not shares
+        return req
+
+    def queue(self, req: Req) -> None:
+        """The request waits for memory from now on."""
+        self.waiting_queue.append(req)
+
+    def end(self, req: Req) -> None:
+        """The token that the request has just got is its last."""
+        req.to_finish = FINISH_LENGTH(length=len(req.output_ids) + 1)
+
+    def settle(self, batch: ScheduleBatch, result: Any) -> None:
+        """The step was computed, and requests that ended know it: free what they hold."""
+        self.process_batch_result(batch, result)
+        if self.enable_overlap:
+            return
+        if batch.forward_mode.is_decode() and batch is not self.running_batch:
+            if self.running_batch.is_empty():
+                self.running_batch = batch
+            else:
+                self.running_batch.merge_batch(batch)
+
+    def drop(self, req: Req) -> None:
+        """Free everything of a request, between two steps."""
+        if req in self.waiting_queue:
+            self.waiting_queue.remove(req)
+        elif req is self.chunked_req:
+            self._pending_chunked_abort_req = req
+            self.process_pending_chunked_abort()
+        elif req.kv.holds_kv:
+            req.finished_reason = FINISH_ABORT()
+            # Of a step in flight it has a row whose token nobody knows: nothing to look up by.
+            release_kv_cache(req, self.tree_cache, checkpoint=not self._in_flight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What we decide of upstream's settings."""
+
+    model_path: str
+    device: str
+    dtype: str
+    max_running: int
+    prefill_chunk: int
+    max_batch_tokens: int
+    page_size: int
+    kv_tokens: int | None
+    """None: as many as fit into `memory_fraction`."""
+    memory_fraction: float | None
+    prefix_cache: bool
+    looks_ahead: bool
+    """A step may be launched before the one before is settled."""
+    context_length: int
+
+    @property
+    def card(self) -> int:
+        """Number of the CUDA card; 0 on a CPU."""
+        return int(self.device.partition(":")[2] or 0)
+
+
+def server_args(settings: Settings) -> ServerArgs:
+    """Upstream's settings; all it would set up for other processes is off."""
+    on_cpu = settings.device == "cpu"
+    return ServerArgs(
+        model_path=settings.model_path,
+        skip_tokenizer_init=True,
+        device=settings.device.partition(":")[0],
+        base_gpu_id=settings.card,
+        dtype=settings.dtype,
+        context_length=settings.context_length,
+        max_running_requests=settings.max_running,
+        chunked_prefill_size=settings.prefill_chunk,
+        max_prefill_tokens=settings.max_batch_tokens,
+        max_total_tokens=settings.kv_tokens,
+        mem_fraction_static=settings.memory_fraction,
+        page_size=settings.page_size,
+        disable_radix_cache=not settings.prefix_cache,
+        disable_overlap_schedule=not settings.looks_ahead,
+        schedule_conservativeness=RESERVE,
+        attention_backend="torch_native" if on_cpu else None,
+        disable_cuda_graph=True,
+        sampling_backend=SAMPLER,
+        grammar_backend="none",
+        log_level="error",
+    )
+
+
+def build_scheduler(settings: Settings, module: type[nn.Module]) -> InProcessScheduler:
+    """Load the module and set up its pools; once per process."""
+    ModelRegistry.models[module.__name__] = module
+    register_sampler_backend(SAMPLER, _OurSampler)
+    args = server_args(settings)
+    ports = PortArgs.init_new(args)
+    ranks = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=settings.card)
+    publish(args, role="scheduler", ranks=ranks)
+    return InProcessScheduler(args, ports)

@@ -1,0 +1,1 @@
+"""Thinker and Talker as models of SGLang; imported only where that engine runs them."""

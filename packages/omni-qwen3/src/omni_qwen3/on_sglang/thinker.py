@@ -1,0 +1,226 @@
+"""The Thinker on SGLang: its decoder and head of upstream's layers, over prompts with media.
+
+Knows the module upstream loads, and the input of each row. Knows nothing of batching, KV memory or
+sampling (the engine's).
+
+A decode step reads token ids and a table with a place for every `Sequence.row`, so that it can be
+recorded as a graph; the rows of prompts are handed over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from omni_core.engine.base import Segment, Sequence
+from omni_core.engine.sglang_engine.model import SglangModel
+from omni_core.engine.torch_engine.transfer import upload
+from omni_core.errors import ConfigError
+from omni_core.specs import StageContext
+from omni_core.types import IntArray
+from omni_qwen3.config import DecoderConfig, load_config
+from omni_qwen3.defaults import eos_token_ids
+from omni_qwen3.detokenize import TokenBytes
+from omni_qwen3.files import read_json
+from omni_qwen3.model.decoder import Decoder
+from omni_qwen3.model.layers import Rope
+from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
+from omni_qwen3.on_sglang.upstream import (
+    ForwardBatch,
+    LogitsProcessorOutput,
+    Qwen3MoeForCausalLM,
+    residual_batch,
+)
+from omni_qwen3.prompt import FlatBatch, Patch, Prompt, flatten
+from omni_qwen3.thinker_prompts import ThinkerPrompts
+from omni_qwen3.weights import Checkpoint, open_weights, torch_dtype
+
+DECODER = "thinker.model."
+HEAD = "thinker.lm_head."
+
+
+def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]:
+    """The checkpoint's language model, without its encoders; `speaks` if a Talker may follow it."""
+    config = load_config(ctx.model_path)
+    decoder = config.thinker.decoder
+    with Checkpoint(ctx.model_path) as checkpoint:
+        check_decoder(checkpoint, decoder)
+    runner = SglangThinker(
+        config,
+        eos_token_ids=eos_token_ids(ctx.model_path),
+        detokenize=TokenBytes(ctx.model_path).text,
+        device=torch.device(ctx.device),
+        dtype=torch_dtype(ctx.dtype),
+    )
+    runner.keeps = speaks
+    return SglangModel(
+        runner=runner,
+        module=ThinkerModule,
+        config=upstream_config(ctx.model_path, decoder),
+        tensors=(DECODER, HEAD),
+    )
+
+
+def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
+    """ConfigError unless upstream's layers are those of the config, and the checkpoint has all
+    their tensors, in the right shapes, and no others. Upstream passes over what it does not know
+    or find."""
+    if config.moe is None or config.dense_layers:
+        raise ConfigError(
+            "this Thinker has layers without experts, which SGLang's model of it does not know; "
+            "use --ar-engine torch"
+        )
+    weights = open_weights(
+        checkpoint, (DECODER, HEAD), device="meta", dtype="float32", report=lambda _: None
+    )
+    Decoder.load(weights, DECODER, config)
+    for name in (f"{DECODER}embed_tokens.weight", f"{HEAD}weight"):
+        weights.tensor(name, (config.vocab_size, config.hidden_size))
+    weights.finish()
+
+
+def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
+    """config.json of the decoder alone, as one of Qwen3-MoE."""
+    text = read_json(model_path, "config.json")["thinker_config"]["text_config"]
+    # What may be silent in a Thinker's config has other defaults in a Qwen3-MoE's.
+    filled = {
+        "head_dim": decoder.head_dim,
+        "norm_topk_prob": decoder.moe is not None and decoder.moe.norm_topk_prob,
+    }
+    return {**text, **filled, "model_type": "qwen3_moe"}
+
+
+class ThinkerModule(Qwen3MoeForCausalLM):
+    """The decoder and its head, as upstream loads and runs them."""
+
+    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+        """`config` is of `upstream_config`."""
+        super().__init__(config, quant_config, prefix)
+        for layer in self.model.layers:
+            layer.self_attn.rotary_emb = TableRotary()
+        self._rope: Rope | None = None
+
+    def open_tables(self, rope: Rope, *, rows: int, slots: int, capture_layer: int | None) -> None:
+        """Make the tables: for `Sequence.row` below `rows`, and for KV that lies below `slots`."""
+        weight = self.model.embed_tokens.weight
+        self._rope = rope
+        self._capture_layer = capture_layer
+        self.offsets = weight.new_zeros(rows, dtype=torch.float32)
+        """(rows,): what a reply's positions are ahead of its rows."""
+        self.kept = weight.new_zeros(slots, weight.shape[1])
+        """(slots, H): the captured state of the row whose KV lies there, where one is captured."""
+        self.flat: FlatBatch | None = None
+        """Rows of the next forward that is no decode step."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: ForwardBatch,
+        input_embeds: torch.Tensor | None = None,
+        pp_proxy_tensors: Any = None,
+    ) -> LogitsProcessorOutput:
+        """Logits of each sequence's last row."""
+        if self._rope is None:
+            raise RuntimeError("the Thinker runs before its tables are made; call open_tables")
+        if forward_batch.forward_mode.is_decode():
+            x = self.model.embed_tokens(input_ids)
+            line = positions + self.offsets.index_select(0, forward_batch.req_pool_indices)
+            hidden = self.model(
+                input_ids, rotary_tables(self._rope, line, x.dtype), forward_batch, x
+            )
+        else:
+            hidden = self._prompts(forward_batch)
+        return self.logits_processor(input_ids, hidden, self.lm_head, forward_batch)
+
+    def _prompts(self, forward_batch: ForwardBatch) -> torch.Tensor:
+        """Normed states (N, H) of the rows of `flat`."""
+        flat, rope = self.flat, self._rope
+        if flat is None or rope is None:
+            raise RuntimeError("prompts are computed before their rows are given")
+        x = self.model.embed_tokens(flat.ids)
+        for patch in flat.media:
+            x[patch.rows] = patch.values
+        tables = rotary_tables(rope, flat.positions, x.dtype)
+        residual_batch.start(forward_batch)
+        for index, layer in enumerate(self.model.layers):
+            x = layer(tables, x, forward_batch)
+            captures = flat.captures if index == self._capture_layer else []
+            deepstack = [patch for patch in flat.deepstack if index < len(patch.values)]
+            if captures or deepstack:
+                x = residual_batch.fold(x, forward_batch)
+            # transformers captures before the deepstack add
+            self._keep(captures, x, forward_batch)
+            for patch in deepstack:
+                x.index_add_(0, patch.rows, patch.values[index])
+        hidden: torch.Tensor = residual_batch.final_norm(x, forward_batch, self.model.norm)
+        if self._capture_layer is None:
+            self._keep(flat.captures, hidden, forward_batch)
+        return hidden
+
+    def _keep(self, captures: list[Patch], x: torch.Tensor, forward_batch: ForwardBatch) -> None:
+        """Copy states to who wants them, and beside the KV of their rows."""
+        for patch in captures:
+            states = x[patch.rows]
+            patch.values.copy_(states)
+            self.kept[forward_batch.out_cache_loc[patch.rows]] = states
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take the decoder and its head out of the checkpoint's tensors."""
+        super().load_weights(_renamed(weights))
+
+
+def _renamed(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in weights:
+        if name.startswith((DECODER, HEAD)):
+            yield name.removeprefix("thinker."), tensor
+
+
+class SglangThinker(ThinkerPrompts):
+    """`SglangRunner` of the language model."""
+
+    keeps = True
+    """Whether hidden states are kept beside KV, for a Talker."""
+
+    def attach(self, module: ThinkerModule, *, rows: int, slots: int) -> None:
+        """See `SglangRunner`."""
+        decoder = self.config.thinker.decoder
+        module.open_tables(
+            Rope.of(decoder.rope, decoder.head_dim, self.device),
+            rows=rows,
+            slots=slots if self.keeps else 0,
+            capture_layer=self.capture_layer,
+        )
+        self._module = module
+        self._no_tokens = upload([], self.device)
+        self._computed = 0
+
+    def begin(self, segments: list[Segment], *, decode: bool) -> None:
+        """See `SglangRunner`."""
+        self._computed = len(segments)
+        if decode:
+            return
+        self._module.flat = flatten(segments, self._no_tokens, self.device)
+        rows = upload([segment.seq.row for segment in segments], self.device)
+        offsets = [segment.seq.state.rope_delta for segment in segments]
+        self._module.offsets[rows] = upload(offsets, self.device, torch.float32)
+
+    def hidden(self) -> torch.Tensor:
+        """See `SglangRunner`; nothing is made of it."""
+        return torch.empty(self._computed, 0)
+
+    def restore(self, seq: Sequence, start: int, stop: int, slots: torch.Tensor) -> None:
+        """Take the hidden states of media rows that lie beside their KV."""
+        prompt: Prompt = seq.state
+        rows = prompt.captured(start, stop)
+        if len(rows):
+            prompt.restore(start, stop, self._module.kept[slots[upload(rows - start, self.device)]])
+
+    def embed(self, token_ids: IntArray | tuple[int, ...]) -> torch.Tensor:
+        """Input embeddings (n, H) of some tokens."""
+        with torch.inference_mode():
+            ids = torch.as_tensor(token_ids, device=self.device)
+            rows: torch.Tensor = self._module.model.embed_tokens(ids)
+            return rows

@@ -1,0 +1,123 @@
+"""The requests of a Thinker: what both engines' runners do with prompts, tokens and replies.
+
+Knows prompts with media and what the Talker is conditioned on. Knows nothing of layers, batching or
+where weights lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from omni_core.engine.base import KVSpec
+from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.types import IntArray
+from omni_qwen3.config import OmniConfig
+from omni_qwen3.payloads import Conditioning, Prepared
+from omni_qwen3.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkerInputs:
+    """`EngineRequest.inputs` of this stage."""
+
+    prepared: Prepared
+    speaks: bool
+    """Whether the Talker will want to be conditioned on this prompt."""
+    shares: bool = False
+    """Whether the Talker may want that of a later request that shares this one's KV."""
+
+
+class ThinkerPrompts:
+    """The part of a runner that answers for requests; see `ARRunner`."""
+
+    suppress: torch.Tensor | None = None
+    feedback = False
+    prefix_cache = True
+
+    def __init__(
+        self,
+        config: OmniConfig,
+        *,
+        eos_token_ids: frozenset[int],
+        detokenize: Callable[[list[int]], str],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """`device` and `dtype` of rows."""
+        decoder = config.thinker.decoder
+        self.config = config
+        self.device, self.dtype = device, dtype
+        self.vocab_size = decoder.vocab_size
+        self.eos_token_ids = eos_token_ids
+        self.kv = KVSpec(
+            layers=decoder.layers,
+            kv_heads=decoder.kv_heads,
+            head_dim=decoder.head_dim,
+            max_len=decoder.max_len,
+        )
+        accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
+        self.capture_layer = None if accepted == decoder.layers else accepted - 1
+        """The layer whose output the Talker is given of media rows; None for the normed last."""
+        self._detokenize = detokenize
+
+    def embed(self, token_ids: IntArray | tuple[int, ...]) -> torch.Tensor:
+        """Input embeddings (n, H) of some tokens."""
+        raise NotImplementedError
+
+    def open(self, seq: EngineSequence) -> None:
+        """Move the prompt's media rows to the device; see `ARRunner`."""
+        inputs: ThinkerInputs = seq.request.inputs
+        seq.state = Prompt(
+            inputs.prepared,
+            self.config,
+            inputs.speaks or inputs.shares,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def resume(self, seq: EngineSequence) -> None:
+        """The prompt is still there, and so are the tokens."""
+
+    def feed(self, seq: EngineSequence, chunk: Any) -> None:
+        """Nothing streams into the Thinker."""
+
+    def ready(self, seq: EngineSequence) -> bool:
+        """Always: the next row is the sampled token's embedding."""
+        return True
+
+    def collect(
+        self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
+    ) -> list[Any]:
+        """With the first token of a reply that will be spoken: its `Conditioning`, as far as the
+        prompt decides it. None otherwise."""
+        return [self._conditioning(seq) if len(seq.tokens) == 1 else None for seq in seqs]
+
+    def text(self, token_ids: list[int]) -> str:
+        """See `ARRunner`."""
+        return self._detokenize(token_ids)
+
+    def close(self, seq: EngineSequence) -> None:
+        """Drop the prompt."""
+        seq.state = None
+
+    def _conditioning(self, seq: EngineSequence) -> Conditioning | None:
+        inputs: ThinkerInputs = seq.request.inputs
+        prompt: Prompt = seq.state
+        if not inputs.speaks or prompt.user is None:
+            return None
+        user_rows = self.embed(prompt.user.ids)
+        is_media = torch.from_numpy(prompt.user.is_media).to(self.device)
+        user_rows[is_media] = prompt.user.hidden
+        conditioning = Conditioning(
+            speak=True,
+            user_ids=prompt.user.ids,
+            user_rows=user_rows,
+            user_is_media=is_media,
+            assistant_rows=self.embed(prompt.user.assistant_ids),
+        )
+        conditioning.update(cast(Conditioning, prompt.user.media_sizes))
+        return conditioning
