@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from omni_core.steps.compiled import CHECKED_CALLS, HOT_EAGER_S, CompiledStep, L
 from omni_core.steps.describe import TensorDoc, describe
 from omni_core.steps.maker import LibraryMaker
 from omni_core.steps.request import Request
+from omni_core.steps.waiting import reported
 
 DYNAMIC = ({0: "batch"}, {0: "slots"})
 
@@ -305,3 +308,19 @@ def test_no_library_is_taken_from_a_directory_that_others_can_write(
         libraries.find(request)
     with pytest.raises(StageError, match="others can write"):
         libraries.make(request)
+
+
+def test_what_takes_long_is_heard_of_again_and_again() -> None:
+    heard: list[str] = []
+    twice = threading.Event()
+
+    def report(text: str) -> None:
+        heard.append(text)
+        if len(heard) > 2:
+            twice.set()
+
+    with reported(report, "compiling step a", every_s=0.01):
+        assert twice.wait(10)
+    assert heard[0] == "compiling step a"
+    assert all(re.fullmatch(r"compiling step a, for \d+ s now", text) for text in heard[1:])
+    assert "news" not in {thread.name for thread in threading.enumerate()}

@@ -16,6 +16,7 @@ from omni_core.steps.base import Dynamic, EagerStep, Program, Spec, Step, Tensor
 from omni_core.steps.compiled import CHECKED_CALLS, CompiledStep
 from omni_core.steps.graphs import HOT_CALLS, Graphs, GraphStep
 from omni_core.steps.maker import LibraryMaker
+from omni_core.steps.waiting import reported
 
 COMPILED_BATCHES: Final = (1, 2)
 GRAPHED_BATCHES: Final = (1, 2, 4, 8, 16, 32)
@@ -101,8 +102,8 @@ class StepBank:
         self._compiled.append(step)
         first = next(iter(examples()), None) if self.waits else None
         if first is not None:
-            self._report(f"compiling step {spec.name}")
-            step.make_now(first)
+            with reported(self._report, f"compiling step {spec.name}"):
+                step.make_now(first)
         return self._ready(spec, step, CHECKED_CALLS, examples)
 
     def _ready(
