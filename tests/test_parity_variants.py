@@ -78,7 +78,8 @@ VARIANTS = {
         },
         never=(*NOT_CUT, *NOT_RETRACTED, *NOT_AHEAD, "thinker.prefix_hit_tokens"),
     ),
-    "chunks": Variant(options=CHUNKS, fires=CUT),
+    # Of a prompt that is in the cache but for a page, there is nothing left to cut.
+    "chunks": Variant(options={**CHUNKS, "thinker.prefix_cache": "false"}, fires=CUT),
     "retraction": Variant(small_pool=True, fires=RETRACTED),
     "lookahead": Variant(options={"thinker.lookahead": "on"}, fires=AHEAD),
     "everything": Variant(

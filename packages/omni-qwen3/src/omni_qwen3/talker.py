@@ -38,10 +38,11 @@ def build(ctx: StageContext) -> Scheduler:
     bank = build_bank(ctx)
     config = load_config(ctx.model_path).require_talker()
     stage = TalkerStage(config, talker_defaults(ctx.model_path))
-    return OmniScheduler(_engine(ctx, bank), stage, bank.stats)
+    return OmniScheduler(engine_for(ctx, bank), stage, bank.stats)
 
 
-def _engine(ctx: StageContext, bank: StepBank) -> Engine:
+def engine_for(ctx: StageContext, bank: StepBank) -> Engine:
+    """The engine that `ctx` names, with the Talker loaded."""
     if ctx.ar_engine != "sglang":
         return build_engine(ctx, load_runner(ctx, bank))
     bootstrap.prepare()

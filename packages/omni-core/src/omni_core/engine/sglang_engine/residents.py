@@ -168,7 +168,7 @@ class Residents:
         except OmniError as exc:
             raise RequestFailedError(request.request_id, exc) from exc
         req = self._scheduler.request(
-            request.request_id, _ids(request), active.max_tokens, request.row_keys is not None
+            request.request_id, _ids(request), request.row_keys is not None
         )
         self._residents[request.request_id] = Resident(active, req)
         try:

@@ -1,7 +1,7 @@
 """All contact with SGLang: the release, the names, what is relied on. Nothing else imports it.
 
-Pinned to one release (`availability.SGLANG_RELEASE`). `nox -s sglang_contract` imports every name below and says which have moved;
-then the parity cases say whether those that are left still mean the same.
+Pinned to one release (`availability.SGLANG_RELEASE`). `nox -s sglang_contract` looks every name up
+and says which have moved; the parity cases say whether the others still mean the same.
 
 | name | for |
 |---|---|
@@ -12,10 +12,11 @@ then the parity cases say whether those that are left still mean the same.
 | `Scheduler.process_pending_chunked_abort` | frees a prompt that is computed in part |
 | `ScheduleBatch` | who runs: `filter_batch`, `merge_batch`, `check_decode_mem`, `retract_decode` |
 | `Req` | one request: its ids, `prefix_len`, `extend_end`, `inflight_middle_chunks`, `kv` |
+| `Req.update_finish_state` | overridden: when a reply ends is the engine's to say |
 | `FINISH_ABORT`, `FINISH_LENGTH`, `Req.to_finish` | how a request is told that it has ended |
 | `release_kv_cache` | frees a request between two steps |
 | `Sampler`, `register_sampler_backend` | ours draws |
-| `SamplingParams` | only how many tokens may come; the rest is our sampler's |
+| `SamplingParams` | only how much memory a request is admitted with; the rest is our sampler's |
 | `ServerArgs`, `PortArgs`, `publish`, `SpawnRanks` | the settings of this process |
 | `ModelRegistry` | learns the module of the model package |
 
@@ -54,10 +55,9 @@ __all__ = [
     "build_scheduler",
 ]
 
-RESERVE = 0.1
-"""Of the tokens that may still come, upstream keeps room for 0.7 of this share before it admits
-more. A request that gives its memory back is computed again; memory kept for tokens that never come
-serves nobody."""
+RESERVE_TOKENS = 16
+"""Upstream admits a request while there is memory for its prompt and so many tokens. Who runs short
+gives its memory back and is computed again; memory kept for tokens that never come serves none."""
 SAMPLER = "pytorch"
 """The one backend upstream takes on every device; in this process the name means `_OurSampler`."""
 
@@ -101,6 +101,15 @@ class _OurSampler(Sampler):
         if self.draw is None:
             raise RuntimeError("a token is drawn before the engine has begun")
         return self.draw(logits_output.next_token_logits)
+
+
+class _Request(Req):
+    """A request that ends when it is told to, and never by itself."""
+
+    def update_finish_state(self, new_accepted_len: int = 1) -> None:
+        """See `Req`."""
+        if self.to_finish is not None:
+            self.finished_reason, self.to_finish = self.to_finish, None
 
 
 class _Nowhere:
@@ -184,17 +193,10 @@ class InProcessScheduler(Scheduler):
     def update_running_batch(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Make room, then take those that are ready out of `batch` for a decode step; the others
         stay in it. While a step is in flight, the tokens of whom it would retract are not known."""
-        if batch.check_decode_mem():
-            self.new_token_ratio_tracker.decay_step()
-        elif self._in_flight:
-            return None
-        else:
-            retracted, ratio, lost = batch.retract_decode()
-            if lost:
-                raise RuntimeError(f"request {lost[0].rid!r} was admitted and does not fit")
-            self.new_token_ratio_tracker.current = ratio
-            self._retracted += retracted
-            batch.batch_is_full = False
+        if not batch.check_decode_mem():
+            if self._in_flight:
+                return None
+            self._retract(batch)
         going = [self._ready(req.rid) for req in batch.reqs]
         if not any(going):
             return None
@@ -207,6 +209,13 @@ class InProcessScheduler(Scheduler):
         batch.filter_batch(keep_indices=[i for i, goes in enumerate(going) if not goes])
         step.prepare_for_decode()
         return step
+
+    def _retract(self, batch: ScheduleBatch) -> None:
+        retracted, _, lost = batch.retract_decode()
+        if lost:
+            raise RuntimeError(f"request {lost[0].rid!r} was admitted and does not fit")
+        self._retracted += retracted
+        batch.batch_is_full = False
 
     def plan(self, *, in_flight: bool) -> ScheduleBatch | None:
         """The batch of the next step; None if there is none. `in_flight`: a step was launched and
@@ -243,12 +252,11 @@ class InProcessScheduler(Scheduler):
             for req in batch.reqs
         ]
 
-    def request(self, request_id: str, ids: array[int], max_tokens: int, shares: bool) -> Req:
-        """A request that ends when it is told to. Upstream counts on `max_tokens` more; where it
-        does not share, its KV is not looked up and not kept."""
-        params = SamplingParams(temperature=0.0, max_new_tokens=max_tokens)
+    def request(self, request_id: str, ids: array[int], shares: bool) -> Req:
+        """A request with these row keys, of which KV is looked up and kept only if it `shares`."""
+        params = SamplingParams(temperature=0.0, max_new_tokens=RESERVE_TOKENS)
         params.normalize(None)
-        req = Req(
+        req = _Request(
             rid=request_id,
             origin_input_text="",
             origin_input_ids=ids,
@@ -334,7 +342,7 @@ def server_args(settings: Settings) -> ServerArgs:
         page_size=settings.page_size,
         disable_radix_cache=not settings.prefix_cache,
         disable_overlap_schedule=not settings.looks_ahead,
-        schedule_conservativeness=RESERVE,
+        schedule_conservativeness=0.0,  # nothing is kept for the tokens of those that run
         attention_backend="torch_native" if on_cpu else None,
         disable_cuda_graph=True,
         sampling_backend=SAMPLER,
