@@ -303,8 +303,8 @@ class InProcessScheduler(Scheduler):
             self.process_pending_chunked_abort()
         elif req.kv.holds_kv:
             req.finished_reason = FINISH_ABORT()
-            # Of a step in flight it has a row whose token nobody knows: nothing to look up by.
-            release_kv_cache(req, self.tree_cache, checkpoint=not self._in_flight)
+            # A step in flight may have computed a row of a token that nobody knows.
+            release_kv_cache(req, self.tree_cache, checkpoint=not self.enable_overlap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
