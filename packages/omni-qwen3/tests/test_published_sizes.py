@@ -32,6 +32,7 @@ from omni_core.specs import Ref, StageConfig, StageContext
 from omni_qwen3 import encoders, talker, thinker
 from omni_qwen3.code2wav import model as code2wav
 from omni_qwen3.pipeline import QWEN3_OMNI
+from omni_qwen3.talker_rows import THINKER_EMBEDDINGS
 from omni_qwen3.weights import Checkpoint
 
 Load = Callable[[StageContext], Any]
@@ -206,7 +207,7 @@ def test_a_checkpoint_that_differs_in_one_tensor_is_refused(
     load, prefixes = LOADERS[stage]
     changed = {name: shape for name, shape in shapes.items() if name.startswith(prefixes)}
     if stage == "talker_ar":
-        changed[talker.EMBEDDINGS] = shapes[talker.EMBEDDINGS]
+        changed[THINKER_EMBEDDINGS] = shapes[THINKER_EMBEDDINGS]
     name = max(name for name in changed if name.startswith(prefixes))
     if fault == "one missing":
         del changed[name]

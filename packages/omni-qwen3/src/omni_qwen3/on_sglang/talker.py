@@ -3,8 +3,8 @@
 Knows the module upstream loads, and where the input of each row comes from. Knows nothing of what
 the rows are made of, of batching, KV memory or sampling (the engine's), nor of audio.
 
-What a decode step reads and leaves behind lies in tables with a place for every `Sequence.row`, so
-that it can be recorded as a graph; the rows of prompts are handed over as they are.
+What a decode step reads and leaves behind lies in tables with a place for every `Sequence.row`;
+the rows of prompts are handed over as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import nn
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.sglang_engine.model import SglangModel
 from omni_core.engine.torch_engine.transfer import upload
+from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray
@@ -74,14 +75,20 @@ def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
 
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
     """config.json of the decoder alone, as one of Qwen3-MoE with a shared expert beside it."""
-    text = read_json(model_path, "config.json")["talker_config"]["text_config"]
     moe = decoder.moe
+    if moe is None:
+        raise ConfigError(
+            "this Talker has no experts, which SGLang's model of it needs; use --ar-engine torch"
+        )
+    text = read_json(model_path, "config.json")["talker_config"]["text_config"]
     # What may be silent in a Talker's config has other defaults in a Qwen3-MoE's.
     filled = {
         "head_dim": decoder.head_dim,
-        "norm_topk_prob": moe is not None and moe.norm_topk_prob,
+        "num_experts": moe.experts,
+        "norm_topk_prob": moe.norm_topk_prob,
+        "mlp_only_layers": [],
     }
-    return {**text, **filled, "model_type": "qwen3_moe", "mlp_only_layers": []}
+    return {**text, **filled, "model_type": "qwen3_moe"}
 
 
 class TalkerMoe(Qwen3MoeSparseMoeBlock):

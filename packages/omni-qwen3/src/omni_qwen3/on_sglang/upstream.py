@@ -3,8 +3,8 @@ Nothing else in this package imports it.
 
 | name | for |
 |---|---|
-| `Qwen3MoeForCausalLM` | subclassed: decoder layers, head, and the loading of weights by name |
-| `Qwen3MoeSparseMoeBlock` | subclassed: the routed experts of a layer |
+| `Qwen3MoeForCausalLM` | subclassed: `model`, `lm_head`, `logits_processor`, `load_weights` |
+| `Qwen3MoeSparseMoeBlock` | subclassed: the routed experts of a layer, in its `forward` |
 | `Qwen2MoeMLP` | the shared expert |
 | `ForwardBatch` | `forward_mode`, `req_pool_indices`, `extend_seq_lens` |
 | `residual_batch` | `start`, `fold`, `final_norm`: a stack whose rows are read between two layers |

@@ -1,8 +1,11 @@
-"""What a host without CUDA needs before `import sglang`: stand-ins for what upstream imports there.
+"""What must be so before `import sglang`, and stand-ins on a host without CUDA.
 
 Knows import machinery, and what of three libraries upstream touches while it is imported. Knows
-nothing of engines or models. Where torch is built for CUDA there is nothing to do, and nothing is
-done; a library that is installed is never hidden by its stand-in.
+nothing of engines or models. Where torch is built for CUDA nothing stands in for anything, and a
+library that is installed is never hidden by its stand-in.
+
+Anywhere, upstream is told that our models are not among its own: it would import all of these,
+which takes seconds and a warning for each that it cannot.
 
 | imported at module top | why it fails on a CPU | what stands in |
 |---|---|---|
@@ -16,6 +19,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,16 +32,26 @@ from torch.utils import _triton as torch_on_triton
 
 CPU_SWITCH: Final = "SGLANG_USE_CPU_ENGINE"
 """Upstream reads this variable while it is imported."""
+MODELS_SWITCH: Final = "SGLANG_EXTERNAL_MODEL_PACKAGE"
+"""And this one: where models lie that are not its own. With it, those of its own can wait."""
 _VISION_OPERATORS: Final = ("nms", "qnms")
 _VISION_SCHEMA: Final = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def prepare() -> None:
-    """Make `import sglang` work in this process; does nothing if torch is built for CUDA, or if it
-    was called before. Call it before the first import of upstream."""
-    if torch.version.cuda is not None or "sglang" in sys.modules:
+    """Make `import sglang` work in this process, and quick. Call it before the first import of
+    upstream; later it does nothing."""
+    if "sglang" in sys.modules:
         return
+    os.environ.setdefault(MODELS_SWITCH, "omni_core.engine.sglang_engine.no_models")
+    if torch.version.cuda is None:
+        _stand_in()
+
+
+def _stand_in() -> None:
+    """Of a torch without CUDA."""
     os.environ[CPU_SWITCH] = "1"
+    logging.getLogger("sglang").setLevel(logging.ERROR)  # it warns of all that a CPU has not
     _describe_vision_operators()
     if not _is_there("sgl_kernel"):
         sys.modules["sgl_kernel"] = _KernelNames.module()

@@ -202,18 +202,19 @@ class SglangEngine:
 
     def _learn(self, flight: _Flight, draw: Draw) -> list[StepOutput]:
         tokens, logprobs = draw.wait()
-        here = [i for i, (_, a) in enumerate(flight.sampled) if a in self._residents]
-        if not here:
-            return []
+        here = list(range(len(flight.sampled)))
+        if self._looks_ahead:
+            here = [i for i in here if flight.sampled[i][1] in self._residents]
         going = [flight.sampled[i][1] for i in here]
-        places = [flight.sampled[i][0] for i in here]
+        if not going:
+            return []
         taken = [tokens[i] for i in here]
         self._tokens += len(going)
         verdicts = [active.take(token) for active, token in zip(going, taken, strict=True)]
         finished = [verdict.finish_reason is not None for verdict in verdicts]
         hidden = flight.hidden
-        if len(places) < len(hidden):
-            hidden = hidden[upload(places, hidden.device)]
+        if len(going) < len(hidden):
+            hidden = hidden[upload([flight.sampled[i][0] for i in here], hidden.device)]
         data = self._runner.collect([active.seq for active in going], hidden, finished)
         learnt = zip(going, taken, verdicts, data, map(logprobs.get, here), strict=True)
         outputs = list(starmap(ActiveSequence.output, learnt))

@@ -13,7 +13,7 @@ and says which have moved; the parity cases say whether the others still mean th
 | `ScheduleBatch` | who runs: `filter_batch`, `merge_batch`, `check_decode_mem`, `retract_decode` |
 | `Req` | one request: its ids, `prefix_len`, `extend_end`, `inflight_middle_chunks`, `kv` |
 | `Req.update_finish_state` | overridden: when a reply ends is the engine's to say |
-| `FINISH_ABORT`, `FINISH_LENGTH`, `Req.to_finish` | how a request is told that it has ended |
+| `FINISH_ABORT`, `FINISH_LENGTH`, `BaseFinishReason`, `Req.to_finish` | the end of a request |
 | `release_kv_cache` | frees a request between two steps |
 | `Sampler`, `register_sampler_backend` | ours draws |
 | `SamplingParams` | only how much memory a request is admitted with; the rest is our sampler's |
@@ -36,7 +36,13 @@ import msgspec
 import torch
 import zmq
 from sglang.srt.layers.sampler import Sampler, register_sampler_backend
-from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req, ScheduleBatch
+from sglang.srt.managers.schedule_batch import (
+    FINISH_ABORT,
+    FINISH_LENGTH,
+    BaseFinishReason,
+    Req,
+    ScheduleBatch,
+)
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.models.registry import ModelRegistry
@@ -105,6 +111,8 @@ class _OurSampler(Sampler):
 
 class _Request(Req):
     """A request that ends when it is told to, and never by itself."""
+
+    to_finish: BaseFinishReason | None
 
     def update_finish_state(self, new_accepted_len: int = 1) -> None:
         """See `Req`."""
@@ -295,8 +303,8 @@ class InProcessScheduler(Scheduler):
             self.process_pending_chunked_abort()
         elif req.kv.holds_kv:
             req.finished_reason = FINISH_ABORT()
-            # Of a step in flight it has a row whose token nobody knows: nothing to look up by.
-            release_kv_cache(req, self.tree_cache, checkpoint=not self._in_flight)
+            # A step in flight may have computed a row of a token that nobody knows.
+            release_kv_cache(req, self.tree_cache, checkpoint=not self.enable_overlap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
