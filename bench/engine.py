@@ -35,13 +35,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the bench."""
     parser.add_argument("--tokens", type=int, default=96, help="per request (default 96)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are of so many (default 5)")
+    parser.add_argument(
+        "--ar-engine",
+        default="torch",
+        choices=("torch", "sglang"),
+        help="torch: beside transformers; sglang: what driving it costs, beside torch",
+    )
 
 
 def measure(options: argparse.Namespace) -> Report:
     """Ours and transformers' in turn, round by round."""
+    torch.set_num_threads(1)
+    if options.ar_engine == "sglang":
+        import engine_on_sglang  # which loads this module's Thinker beside its own
+
+        return engine_on_sglang.measure(options)
     from hf import NAME, Transformers
 
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as workshop:
         checkpoint = build_endless(Path(workshop, "endless"))
         ours, other = Thinker.load(checkpoint), Transformers.load(checkpoint)

@@ -23,22 +23,30 @@ from omni_core.specs import StageContext
 
 if TYPE_CHECKING:
     from omni_core.engine.sglang_engine.engine import SglangEngine
-    from omni_core.engine.sglang_engine.upstream import Settings
+    from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Settings
 
 
 def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> SglangEngine:
     """The engine of this process, of which there can be one; ConfigError for what cannot be."""
     availability.require(ctx.ar_engine, ctx.stage.name, ctx.device)
     config = engine_config(ctx, model.runner)
-    bootstrap.prepare()
+    scheduler = load_scheduler(ctx, config, model)
     from omni_core.engine.sglang_engine.engine import SglangEngine
+
+    return SglangEngine(scheduler, model.runner, config)
+
+
+def load_scheduler(
+    ctx: StageContext, config: SglangEngineConfig, model: SglangModel[SglangRunner]
+) -> InProcessScheduler:
+    """Upstream's scheduler, with the model in it."""
+    bootstrap.prepare()
     from omni_core.engine.sglang_engine.upstream import build_scheduler
 
     described = {**model.config, "architectures": [model.module.__name__]}
     ctx.report("loading weights")
     with part_of(ctx.model_path, described, model.tensors) as directory:
-        scheduler = build_scheduler(_settings(ctx, config, model, directory), model.module)
-    return SglangEngine(scheduler, model.runner, config)
+        return build_scheduler(_settings(ctx, config, model, directory), model.module)
 
 
 def _settings(

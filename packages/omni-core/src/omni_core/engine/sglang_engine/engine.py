@@ -18,7 +18,7 @@ from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, S
 from omni_core.engine.sglang_engine.config import SPARE_PAGES, SglangEngineConfig, pages_for
 from omni_core.engine.sglang_engine.model import SglangRunner
 from omni_core.engine.sglang_engine.residents import Residents
-from omni_core.engine.sglang_engine.upstream import InProcessScheduler, ScheduleBatch
+from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Req, ScheduleBatch
 from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.admission import check_request
 from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
@@ -62,6 +62,9 @@ class SglangEngine:
         self._sampled: list[tuple[int, ActiveSequence]] = []
         self._drawn: Draw | None = None
         """Of the step under way, see `_Flight`."""
+        self._steady: list[Req] = []
+        """Who computed one row each in the last step; nobody if it was no decode step."""
+        self._rows: list[Segment] = []
         self._flight: _Flight | None = None
         self._steps = self._lookahead_steps = self._tokens = self._cut_prompts = 0
 
@@ -132,6 +135,7 @@ class SglangEngine:
         self._residents.retract(self._scheduler.take_retracted())
         if batch is None:
             self._stalled = self._flight is None
+            self._steady, self._rows = [], []
             return self._land()
         ahead = batch.forward_mode.is_decode()
         outputs = [] if ahead else self._land()
@@ -158,7 +162,13 @@ class SglangEngine:
         return _Flight(batch, result, self._sampled, self._drawn, self._runner.hidden())
 
     def _segments(self, batch: ScheduleBatch) -> list[Segment]:
-        """The rows of a batch as the runner knows them."""
+        """The rows of a batch as the runner knows them. While the same sequences decode, those of
+        the step before, moved on."""
+        decodes = batch.forward_mode.is_decode()
+        if decodes and batch.reqs == self._steady:
+            for segment in self._rows:
+                segment.start = segment.seq.computed
+            return self._rows
         parts = self._scheduler.parts(batch)
         residents = [self._residents[part.request_id] for part in parts]
         for resident, part in zip(residents, parts, strict=True):
@@ -169,10 +179,12 @@ class SglangEngine:
             if part.samples
         ]
         self._cut_prompts += len(self._sampled) < len(parts)
-        return [
+        self._steady = list(batch.reqs) if decodes else []
+        self._rows = [
             Segment(seq=r.active.seq, start=p.start, count=p.count, samples=p.samples)
             for r, p in zip(residents, parts, strict=True)
         ]
+        return self._rows
 
     def _draw(self, logits: torch.Tensor) -> torch.Tensor:
         """Tokens of all places; 0 where nothing is sampled."""
