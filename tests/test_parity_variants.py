@@ -334,12 +334,13 @@ async def test_a_seed_gives_the_same_ids_and_codes(
 ) -> None:
     greedy = [request_for(case) for case in SOME]
     mixed = [request for pair in zip(SAMPLED, greedy, strict=True) for request in pair]
+    times = 2 if served.variant.small_pool else 1  # so that the Talker, too, is short of memory
     silent = silent_company(served)
     before = await counters(served.pipeline)
-    replies = await Company(served.pipeline, AT_ONCE).run([*map(unspoken, silent), *mixed])
+    replies = await Company(served.pipeline, AT_ONCE).run([*map(unspoken, silent), *mixed * times])
     replies = replies[len(silent) :]
-    assert_same(replies[::2], sampled_alone)
-    for case, reply in zip(SOME, replies[1::2], strict=True):
+    assert_same(replies[::2], sampled_alone * times)
+    for case, reply in zip(SOME * times, replies[1::2], strict=True):
         check(case, reply)
     assert_fired(served, before, await counters(served.pipeline), once=True)
 
