@@ -172,6 +172,12 @@ def silent_company(served: Served) -> list[Case]:
     return LONG_TEXT * 4 if served.variant.small_pool else []
 
 
+def spoken_company(served: Served) -> list[Case]:
+    """Long replies that are spoken, one behind the other: the Talker runs out of memory, whatever
+    the pace of the Thinker."""
+    return LONG_SPEECH * 8 if served.variant.small_pool else []
+
+
 def unspoken(case: Case) -> Request:
     return with_params(request_for(case), modalities=("text",))
 
@@ -180,7 +186,7 @@ async def test_sixteen_in_flight(served: Served) -> None:
     company = Company(served.pipeline, AT_ONCE)
     before = await counters(served.pipeline)
     silent = silent_company(served)
-    spoken = [*CASES * 2, *(LONG_SPEECH * 3 if served.variant.small_pool else [])]
+    spoken = [*CASES * 2, *spoken_company(served)]
     replies = await company.run([*map(unspoken, silent), *(request_for(case) for case in spoken)])
     for case, reply in zip(silent, replies, strict=False):
         check_text(case, reply)
@@ -334,13 +340,13 @@ async def test_a_seed_gives_the_same_ids_and_codes(
 ) -> None:
     greedy = [request_for(case) for case in SOME]
     mixed = [request for pair in zip(SAMPLED, greedy, strict=True) for request in pair]
-    times = 2 if served.variant.small_pool else 1  # so that the Talker, too, is short of memory
-    silent = silent_company(served)
+    silent, spoken = silent_company(served), spoken_company(served)
     before = await counters(served.pipeline)
-    replies = await Company(served.pipeline, AT_ONCE).run([*map(unspoken, silent), *mixed * times])
-    replies = replies[len(silent) :]
-    assert_same(replies[::2], sampled_alone * times)
-    for case, reply in zip(SOME * times, replies[1::2], strict=True):
+    company = [*map(unspoken, silent), *map(request_for, spoken)]
+    replies = await Company(served.pipeline, AT_ONCE).run([*company, *mixed])
+    replies = replies[len(company) :]
+    assert_same(replies[::2], sampled_alone)
+    for case, reply in zip(SOME, replies[1::2], strict=True):
         check(case, reply)
     assert_fired(served, before, await counters(served.pipeline), once=True)
 
