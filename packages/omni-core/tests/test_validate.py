@@ -215,6 +215,11 @@ DRIVEN = {"ar_engines": ("torch", "sglang")}
             "--b.ar_engine torch",
         ),
         (
+            {"ar_engine": "vllm", **DRIVEN},
+            "stage 'b': ar_engine is vllm but the stage can only be driven by torch or sglang; use "
+            "--b.ar_engine torch",
+        ),
+        (
             {"ar_engines": ("torhc",)},
             "stage 'b': ar_engines names 'torhc', which does not exist; did you mean 'torch'?",
         ),

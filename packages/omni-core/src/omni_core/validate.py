@@ -191,7 +191,7 @@ def _placement_problems(
 def _parallel_problems(
     stage: StageConfig, stages: Sequence[StageConfig], engines: Engines
 ) -> Iterator[Problem]:
-    engine = engines[_engine_of(stage)]
+    engine = _engine_of(stage, engines)
     if stage.tp_size > 1 and not engine.tensor_parallel:
         yield Problem(
             stage=stage.name,
@@ -246,9 +246,9 @@ def _engine_problems(
             fault=f"is {stage.ar_engine} but the stage can only be driven by {able}",
             mend=f"use --{stage.name}.ar_engine {stage.ar_engines[0]}",
         )
-    alike = {s.name for s in stages[: stages.index(stage)] if _engine_of(s) == _engine_of(stage)}
+    alike = {s.name for s in stages[: stages.index(stage)] if s.ar_engine == stage.ar_engine}
     twice = alike & {*_sharing(stage, stages)}
-    if twice and engines[_engine_of(stage)].one_per_process:
+    if twice and _engine_of(stage, engines).one_per_process:
         yield Problem(
             stage=stage.name,
             field="process",
@@ -258,8 +258,9 @@ def _engine_problems(
         )
 
 
-def _engine_of(stage: StageConfig) -> str:
-    return stage.ar_engine or TORCH.name
+def _engine_of(stage: StageConfig, engines: Engines) -> EngineCapabilities:
+    """Torch for a stage that names none, or one that does not exist."""
+    return engines.get(stage.ar_engine or TORCH.name, TORCH)
 
 
 def _sharing(stage: StageConfig, stages: Sequence[StageConfig]) -> list[str]:
