@@ -49,3 +49,14 @@ WHOLE: Final[Kind] = (int, "a whole number")
 NUMBER: Final[Kind] = (float, "a number")
 TRUTH: Final[Kind] = (_truth, "true or false")
 SWITCH: Final[Kind] = (_switch, "auto, on or off")
+
+ENGINE_OPTIONS: Final[Mapping[str, Kind]] = {
+    "max_running": WHOLE,
+    "max_batch_tokens": WHOLE,
+    "prefill_chunk": WHOLE,
+    "kv_budget_bytes": WHOLE,
+    "prefix_cache": TRUTH,
+    "lookahead": SWITCH,
+    "coalesce_ms": NUMBER,
+}
+"""What every engine is told by these names."""

@@ -20,14 +20,13 @@ from torch import nn
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.sglang_engine.model import SglangModel
 from omni_core.engine.torch_engine.transfer import upload
-from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray
 from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.files import read_json
-from omni_qwen3.model.decoder import Decoder
 from omni_qwen3.model.layers import Rope
+from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
 from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
 from omni_qwen3.on_sglang.upstream import (
     ForwardBatch,
@@ -47,7 +46,13 @@ def load_model(ctx: StageContext, bank: StepBank) -> SglangModel[SglangTalker]:
     """The checkpoint's Talker and code predictor; upstream reads the decoder and its head."""
     config = load_config(ctx.model_path)
     with Checkpoint(ctx.model_path) as checkpoint:
-        check_decoder(checkpoint, config.require_talker().decoder)
+        check_tensors(
+            checkpoint,
+            config.require_talker().decoder,
+            DECODER,
+            HEAD,
+            embeddings="codec_embedding",
+        )
         weights = open_weights(
             checkpoint, PREFIXES, device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
@@ -61,34 +66,10 @@ def load_model(ctx: StageContext, bank: StepBank) -> SglangModel[SglangTalker]:
     )
 
 
-def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
-    """ConfigError unless the checkpoint has all tensors of the decoder and its head, in the right
-    shapes, and no others. Upstream passes over what it does not know or find."""
-    weights = open_weights(
-        checkpoint, (DECODER, HEAD), device="meta", dtype="float32", report=lambda _: None
-    )
-    Decoder.load(weights, DECODER, config)
-    for name in (f"{DECODER}codec_embedding.weight", f"{HEAD}weight"):
-        weights.tensor(name, (config.vocab_size, config.hidden_size))
-    weights.finish()
-
-
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
     """config.json of the decoder alone, as one of Qwen3-MoE with a shared expert beside it."""
-    moe = decoder.moe
-    if moe is None:
-        raise ConfigError(
-            "this Talker has no experts, which SGLang's model of it needs; use --ar-engine torch"
-        )
     text = read_json(model_path, "config.json")["talker_config"]["text_config"]
-    # What may be silent in a Talker's config has other defaults in a Qwen3-MoE's.
-    filled = {
-        "head_dim": decoder.head_dim,
-        "num_experts": moe.experts,
-        "norm_topk_prob": moe.norm_topk_prob,
-        "mlp_only_layers": [],
-    }
-    return {**text, **filled, "model_type": "qwen3_moe"}
+    return {**as_qwen3_moe(text, decoder), "mlp_only_layers": []}
 
 
 class TalkerMoe(Qwen3MoeSparseMoeBlock):

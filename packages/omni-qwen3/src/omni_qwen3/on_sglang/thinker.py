@@ -24,8 +24,8 @@ from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.files import read_json
-from omni_qwen3.model.decoder import Decoder
 from omni_qwen3.model.layers import Rope
+from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
 from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
 from omni_qwen3.on_sglang.upstream import (
     ForwardBatch,
@@ -35,7 +35,7 @@ from omni_qwen3.on_sglang.upstream import (
 )
 from omni_qwen3.prompt import FlatBatch, Patch, Prompt, flatten
 from omni_qwen3.thinker_prompts import ThinkerPrompts
-from omni_qwen3.weights import Checkpoint, open_weights, torch_dtype
+from omni_qwen3.weights import Checkpoint, torch_dtype
 
 DECODER = "thinker.model."
 HEAD = "thinker.lm_head."
@@ -64,32 +64,19 @@ def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]
 
 
 def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
-    """ConfigError unless upstream's layers are those of the config, and the checkpoint has all
-    their tensors, in the right shapes, and no others. Upstream passes over what it does not know
-    or find."""
+    """ConfigError unless upstream's layers are those of the config; see `check_tensors`."""
     if config.moe is None or config.dense_layers:
         raise ConfigError(
             "this Thinker has layers without experts, which SGLang's model of it does not know; "
             "use --ar-engine torch"
         )
-    weights = open_weights(
-        checkpoint, (DECODER, HEAD), device="meta", dtype="float32", report=lambda _: None
-    )
-    Decoder.load(weights, DECODER, config)
-    for name in (f"{DECODER}embed_tokens.weight", f"{HEAD}weight"):
-        weights.tensor(name, (config.vocab_size, config.hidden_size))
-    weights.finish()
+    check_tensors(checkpoint, config, DECODER, HEAD, embeddings="embed_tokens")
 
 
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
     """config.json of the decoder alone, as one of Qwen3-MoE."""
     text = read_json(model_path, "config.json")["thinker_config"]["text_config"]
-    # What may be silent in a Thinker's config has other defaults in a Qwen3-MoE's.
-    filled = {
-        "head_dim": decoder.head_dim,
-        "norm_topk_prob": decoder.moe is not None and decoder.moe.norm_topk_prob,
-    }
-    return {**text, **filled, "model_type": "qwen3_moe"}
+    return as_qwen3_moe(text, decoder)
 
 
 class ThinkerModule(Qwen3MoeForCausalLM):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from omni_core.engine.base import KVSpec
-from omni_core.engine.options import NUMBER, SWITCH, TRUTH, WHOLE, Kind, read_options
+from omni_core.engine.options import ENGINE_OPTIONS, read_options
 from omni_core.engine.sglang_engine.model import SglangRunner
 from omni_core.engine.torch_engine.config import Lookahead
 from omni_core.errors import ConfigError
@@ -84,7 +84,7 @@ def pages_for(tokens: int) -> int:
 
 def engine_config(ctx: StageContext, runner: SglangRunner) -> SglangEngineConfig:
     """Limits for a stage; ConfigError for what cannot be."""
-    values = read_options(ctx, _KINDS)
+    values = read_options(ctx, ENGINE_OPTIONS)
     name = f"stage {ctx.stage.name!r}"
     lookahead = values.pop("lookahead", "auto")
     if lookahead not in get_args(Lookahead):
@@ -109,14 +109,3 @@ def engine_config(ctx: StageContext, runner: SglangRunner) -> SglangEngineConfig
         on_card = ctx.device.startswith("cuda") and ctx.stage.memory_fraction is not None
         values["kv_budget_bytes"] = None if on_card else 2 * GIB
     return SglangEngineConfig(**values, memory_fraction=ctx.stage.memory_fraction)
-
-
-_KINDS: dict[str, Kind] = {
-    "max_running": WHOLE,
-    "max_batch_tokens": WHOLE,
-    "prefill_chunk": WHOLE,
-    "kv_budget_bytes": WHOLE,
-    "prefix_cache": TRUTH,
-    "lookahead": SWITCH,
-    "coalesce_ms": NUMBER,
-}

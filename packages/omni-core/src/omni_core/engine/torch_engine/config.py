@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 
 from omni_core.engine.base import ARRunner
-from omni_core.engine.options import NUMBER, SWITCH, TRUTH, WHOLE, Kind, read_options
+from omni_core.engine.options import ENGINE_OPTIONS, read_options
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
@@ -71,7 +71,7 @@ def engine_config(ctx: StageContext, runner: ARRunner) -> TorchEngineConfig:
     its share now that the runner's weights are loaded. ConfigError for what cannot be, such as a
     prefix cache for a runner whose KV may not be shared.
     """
-    values = read_options(ctx, _KINDS)
+    values = read_options(ctx, ENGINE_OPTIONS)
     if values.get("prefix_cache") and not runner.prefix_cache:
         raise ConfigError(
             f"stage {ctx.stage.name!r}: prefix_cache is true, but this stage's KV cannot be shared "
@@ -94,14 +94,3 @@ def _rest_of_share(ctx: StageContext, device: torch.device, fraction: float) -> 
             f"{fraction} is {share / GIB:.1f} GiB; raise it to leave room for the KV cache"
         )
     return share - weights
-
-
-_KINDS: dict[str, Kind] = {
-    "max_running": WHOLE,
-    "max_batch_tokens": WHOLE,
-    "prefill_chunk": WHOLE,
-    "kv_budget_bytes": WHOLE,
-    "prefix_cache": TRUTH,
-    "lookahead": SWITCH,
-    "coalesce_ms": NUMBER,
-}
