@@ -108,7 +108,8 @@ class Thinker:
     def load(cls, checkpoint: str) -> Thinker:
         """Load a checkpoint's Thinker."""
         runner = load_runner(stages.context(checkpoint, "thinker"))
-        return cls(runner, ThinkerStage(runner, thinker_defaults(checkpoint), can_speak=False))
+        defaults = thinker_defaults(checkpoint)
+        return cls(runner, ThinkerStage(runner, defaults, can_speak=False, max_running=0))
 
     def prompts(self, batch: int, tokens: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """(batch, tokens) ids, new ones each time, so that no prefix is known."""

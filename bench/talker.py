@@ -225,7 +225,7 @@ class Reply:
         with stages.running(scheduler) as (inbox, listener):
             began = time.perf_counter()
             inbox.put(Work("reply", self._params(), self._conditioning()))
-            for _ in range(self.tokens - 2):  # the first is in the prompt, the last never spoken
+            for _ in range(self.tokens - 1):  # the last is never spoken
                 inbox.put(Chunk("reply", "thinker", {"row": self._rows(1)[0]}))
             inbox.put(ChunksDone("reply", "thinker"))
             listener.wait_for_ends(1)
@@ -280,7 +280,6 @@ class Reply:
             "user_rows": self._rows(USER_TOKENS),
             "user_is_media": torch.zeros(USER_TOKENS, dtype=torch.bool),
             "assistant_rows": self._rows(3),
-            "first_row": self._rows(1)[0],
         }
 
     def _rows(self, count: int) -> torch.Tensor:

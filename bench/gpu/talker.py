@@ -173,6 +173,8 @@ class Speaker:
             request = self._request(f"reply {number}", frames, random)
             said[request.request_id] = []
             self._engine.add(request)
+            word = torch.randn(self._width, generator=random)
+            self._engine.feed(request.request_id, {"row": word})
             self._engine.feed(request.request_id, None)
         steps_ms = []
         while self._engine.runnable():
@@ -215,7 +217,6 @@ class Speaker:
             "user_rows": rows(USER_TOKENS),
             "user_is_media": torch.zeros(USER_TOKENS, dtype=torch.bool),
             "assistant_rows": rows(3),
-            "first_row": rows(1)[0],
         }
         sampling = SamplingParams(
             temperature=0.0, repetition_penalty=1.05, max_tokens=frames + 1, ignore_eos=True

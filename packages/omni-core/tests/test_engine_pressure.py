@@ -33,19 +33,27 @@ class Said:
     """`Sequence.state`: a prompt, what was fed, and which prompt rows were computed or restored."""
 
     prompt: list[int]
+    first: int
+    """The first row that waits for a chunk: after the prompt, or its last if that is open."""
     chunks: list[int] = field(default_factory=list)
     more: bool = True
     seen: dict[int, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, request: EngineRequest) -> Said:
+        return cls(list(request.inputs), request.prompt_len - request.open_prompt)
+
     def value(self, row: int, token: int) -> int:
-        frame = row - len(self.prompt)
-        return token + (self.chunks[frame] if frame < len(self.chunks) else 0)
+        frame = row - self.first
+        token = self.prompt[row] if row < len(self.prompt) else token
+        return token + (self.chunks[frame] if 0 <= frame < len(self.chunks) else 0)
 
 
 class SumRunner:
     """An `ARRunner` whose attention averages integers, which multiplied by their number are exact.
 
-    With `feedback`, a chunk for each frame is added to its token.
+    With `feedback`, a chunk for each frame is added to its token, and to the last row of an open
+    prompt.
     """
 
     kv = KVSpec(layers=1, kv_heads=1, head_dim=4, max_len=MAX_LEN)
@@ -65,7 +73,7 @@ class SumRunner:
 
     def open(self, seq: Sequence) -> None:
         assert 0 <= seq.row < self.rows
-        seq.state = Said(list(seq.request.inputs))
+        seq.state = Said.of(seq.request)
 
     def resume(self, seq: Sequence) -> None:
         assert 0 <= seq.row < self.rows
@@ -84,7 +92,7 @@ class SumRunner:
             seq.state.chunks.append(chunk)
 
     def ready(self, seq: Sequence) -> bool:
-        frame = seq.computed - seq.request.prompt_len
+        frame = seq.computed - seq.state.first
         return not self.feedback or not seq.state.more or frame < len(seq.state.chunks)
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -101,9 +109,7 @@ class SumRunner:
             else:
                 known = said.prompt + s.seq.tokens
                 said.seen |= {row: said.prompt[row] for row in rows if row < len(said.prompt)}
-                values += [
-                    known[r] if r < len(said.prompt) else said.value(r, known[r]) for r in rows
-                ]
+                values += [said.value(row, known[row]) for row in rows]
             positions += rows
             last += [len(values) - 1] * s.samples
         v = features(torch.tensor(values), torch.tensor(positions))[:, None]
@@ -183,9 +189,10 @@ def spoken(outputs: list[StepOutput]) -> dict[str, list[int]]:
 
 def greedy(request: EngineRequest, chunks: tuple[int, ...] = ()) -> list[int]:
     """The reply by the model's definition, without an engine."""
-    said, tokens = Said(list(request.inputs), list(chunks)), list[int]()
+    said, tokens = Said.of(request), list[int]()
+    said.chunks = list(chunks)
     for _ in range(request.sampling.max_tokens or 0):
-        rows = said.prompt + [said.value(len(said.prompt) + i, t) for i, t in enumerate(tokens)]
+        rows = [said.value(row, known) for row, known in enumerate(said.prompt + tokens)]
         sums = features(torch.tensor(rows), torch.arange(len(rows))).sum(0)
         tokens.append(int(logits_of(sums[None]).argmax()))
         if tokens[-1] in EOS and not request.sampling.ignore_eos:
@@ -307,12 +314,20 @@ def ended(output: StepOutput) -> bool:
 @given(
     order=st.lists(st.integers(0, 3), min_size=30, max_size=120),
     pages=st.integers(5, 9),
+    opened=st.booleans(),
 )
 def test_sequences_that_wait_for_chunks_are_retracted_and_lose_none(
-    order: list[int], pages: int
+    order: list[int], pages: int, opened: bool
 ) -> None:
     chunks = [tuple((7 * i + j) % 23 for j in range(5 * i)) for i in range(4)]
-    requests = [request_of(f"r{i}", text(10 + 9 * i, i), ignore_eos=True) for i in range(4)]
+    requests = [
+        replace(
+            request_of(f"r{i}", text(10 + 9 * i, i), ignore_eos=True),
+            open_prompt=opened,
+            row_keys=None,
+        )
+        for i in range(4)
+    ]
     engine = engine_of(SumRunner(feedback=True), pages=pages, max_running=4)
     for request in requests:
         engine.add(request)
@@ -325,6 +340,32 @@ def test_sequences_that_wait_for_chunks_are_retracted_and_lose_none(
     tokens = spoken(outputs + drain(engine))
     assert tokens == {r.request_id: greedy(r, chunks[i]) for i, r in enumerate(requests)}
     check_idle(engine.stats())
+
+
+@pytest.mark.parametrize("length", [1, 10, 33])
+def test_the_last_row_of_an_open_prompt_waits_while_the_others_are_computed(length: int) -> None:
+    runner = SumRunner(feedback=True)
+    engine = engine_of(runner)
+    request = replace(request_of("r", text(length), max_tokens=3), open_prompt=True, row_keys=None)
+    engine.add(request)
+    assert drain(engine) == []
+    assert engine.stats().running == 1
+    computed = len(runner.log)
+    assert (computed > 0) == (length > 1)
+    for chunk in (4, 9, None):
+        engine.feed("r", chunk)
+    outputs = drain(engine)
+    assert len(runner.log) - computed == len(outputs)
+    assert spoken(outputs)["r"] == greedy(request, (4, 9))
+    check_idle(engine.stats())
+
+
+def test_only_feedback_can_open_a_prompt() -> None:
+    shared = replace(request_of("r", text(4)), open_prompt=True, row_keys=np.arange(4))
+    with pytest.raises(ValueError, match="feedback"):
+        engine_of(SumRunner(feedback=True)).add(shared)
+    with pytest.raises(ValueError, match="feedback"):
+        engine_of(SumRunner()).add(replace(shared, row_keys=None))
 
 
 def test_the_newest_gives_up_its_pages_and_the_oldest_goes_on() -> None:

@@ -23,6 +23,8 @@ class Tokens:
     """The method that raises for request "bad"."""
     error: Exception = field(default_factory=lambda: KeyError("gone"))
     forgotten: list[str] = field(default_factory=list)
+    enough: object = object()
+    """The chunk after which there is nothing to generate."""
 
     def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
         self._break("admit", work.request_id)
@@ -36,6 +38,12 @@ class Tokens:
             params=work.params,
             sampling=SamplingParams(max_tokens=8, temperature=0.0),
         )
+
+    def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
+        self._break("hear", request.request_id)
+        if chunk == self.enough:
+            outbox.done(request.request_id)
+        return chunk != self.enough
 
     def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
         self._break("publish", request.request_id)
@@ -80,6 +88,15 @@ def test_chunks_reach_the_engine_in_order_with_none_at_the_end() -> None:
     with running(OmniScheduler(engine, Tokens()), items) as (_, outbox):
         outbox.wait_for("complete", "a")
     assert engine.fed == [("a", "c1"), ("a", None)]
+
+
+def test_a_chunk_may_end_a_request() -> None:
+    engine, stage = ScriptedEngine(), Tokens(enough="enough")
+    items = [work("a", None, 1), Chunk("a", "x", "enough"), Chunk("a", "x", "late")]
+    with running(OmniScheduler(engine, stage), items) as (_, outbox):
+        outbox.wait_for("done", "a")
+    assert engine.fed == []
+    assert engine.aborted == stage.forgotten == ["a"]
 
 
 def test_the_loop_waits_for_chunks_without_stepping() -> None:

@@ -108,7 +108,8 @@ def think(
     engine: Engine, runner: thinker.ThinkerRunner, path: str, payload: Any, modalities: Any = SPEECH
 ) -> Sent:
     """One request by itself."""
-    stage, sent = thinker.ThinkerStage(runner, thinker_defaults(path), can_speak=True), Sent()
+    defaults, sent = thinker_defaults(path), Sent()
+    stage = thinker.ThinkerStage(runner, defaults, can_speak=True, max_running=4)
     sampling = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     params = RequestParams(modalities=modalities, sampling=sampling)
     request = stage.admit(Work("r", params, payload), sent)
@@ -166,7 +167,7 @@ def speak(
         assert request is not None
         requests[str(index)] = request
         engine.add(request)
-        engine.feed(str(index), {"row": conditioning["first_row"]})
+        engine.feed(str(index), {"row": conditioning["assistant_rows"][0]})
         engine.feed(str(index), None)
     while engine.runnable():
         for output in engine.step():
@@ -215,16 +216,17 @@ def test_rows_made_anew_are_the_rows_that_were_lost(
     request = stage.admit(Work("r", params, conditioning), Sent())
     assert request is not None
     engine.add(request)
+    engine.feed("r", {"row": conditioning["assistant_rows"][0]})
     engine.feed("r", None)
-    for _ in range(FRAMES):
+    for _ in range(FRAMES + 1):
         engine.step()
     seq = engine._residents.running["r"].seq
     newest = talker_runner._newest[seq.row].clone()
     talker_runner._newest.zero_()
     talker_runner.resume(seq)
     talker_runner.resume(seq)  # a second retraction starts from the same
-    made = seq.state.rows[request.prompt_len :]
-    assert len(made) == FRAMES - 1
+    made = seq.state.rows[request.prompt_len - 1 :]
+    assert len(made) == FRAMES
     assert torch.equal(made, torch.cat([r for r in rows if len(r)]))
     assert torch.equal(talker_runner._newest[seq.row], newest)
 

@@ -69,17 +69,34 @@ def step(engine: Engine, stage: ARStage, requests: dict[str, EngineRequest], out
         stage.publish(requests[output.request_id], output, out)
 
 
-def run(engine: Engine, stage: ARStage, works: list[Work], out: Record) -> None:
+def run(
+    engine: Engine,
+    stage: ARStage,
+    works: list[Work],
+    out: Record,
+    chunks: tuple[Any, ...] = (None,),
+) -> None:
+    """All requests, each with the same `chunks`."""
     requests: dict[str, EngineRequest] = {}
     for work in works:
         request = stage.admit(work, out)
         if request is not None:
             requests[work.request_id] = request
             engine.add(request)
-            engine.feed(work.request_id, None)
+            feed(engine, stage, request, chunks, out)
     while engine.runnable():
         step(engine, stage, requests, out)
     assert engine.stats().running == engine.stats().kv_pages_used == 0
+
+
+def feed(
+    engine: Engine, stage: ARStage, request: EngineRequest, chunks: tuple[Any, ...], out: Record
+) -> None:
+    for chunk in chunks:
+        if stage.hear(request, chunk, out):
+            engine.feed(request.request_id, chunk)
+        else:
+            engine.abort(request.request_id)
 
 
 def context(model_path: str, name: str) -> StageContext:
@@ -123,11 +140,13 @@ def think(
     prompt: dict[str, Any],
     *,
     can_speak: bool = True,
+    room: int = 4,
     modalities: Any = SPEECH,
     sampling: SamplingParams = GREEDY,
 ) -> Record:
     out = Record()
-    stage = thinker.ThinkerStage(runner, thinker_defaults(path), can_speak=can_speak)
+    defaults = thinker_defaults(path)
+    stage = thinker.ThinkerStage(runner, defaults, can_speak=can_speak, max_running=room)
     params = RequestParams(modalities=modalities, sampling=sampling)
     run(TorchEngine(runner), stage, [Work("r", params, prompt)], out)
     return out
@@ -142,7 +161,8 @@ def speak(
     out = Record()
     stage = talker.TalkerStage(runner.config, talker_defaults(path))
     works = [Work(name, params, conditioning) for name, params in requests.items()]
-    run(TorchEngine(runner), stage, works, out)
+    word = torch.full((runner.config.thinker_hidden_size,), 0.1)
+    run(TorchEngine(runner), stage, works, out, ({"row": word}, None))
     return out
 
 
@@ -169,12 +189,11 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     assert out.to("decode", "send") == [{"opened": False}]
     usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
     assert out.log[-1] == ("r", "done", None, usage)
-    (start,) = out.to("talker_ar", "send")
-    rows = [start["first_row"], *(chunk["row"] for chunk in out.to("talker_ar", "stream"))]
+    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
     spoken = thinker_runner.embed(tuple(chunk["token"] for chunk in chunks[:-1]))
     assert torch.equal(torch.stack(rows), spoken)
     assert out.shape()[:4] == [
-        ("send", "decode"), ("stream", "decode"), ("send", "talker_ar"), ("stream", "decode")
+        ("send", "talker_ar"), ("send", "decode"), ("stream", "decode"), ("stream", "talker_ar")
     ]  # fmt: skip
     assert out.shape()[-2:] == [("stream_done", None), ("done", None)]
 
@@ -196,6 +215,7 @@ def test_the_thinker_rests_unless_somebody_only_reads_or_has_not_begun(
         thinker_runner,
         thinker_defaults(tiny_checkpoint),
         can_speak=True,
+        max_running=4,
         head_start=HeadStart(lambda: now_s),
     )
     engine, out = TorchEngine(thinker_runner), Record()
@@ -250,23 +270,39 @@ def test_a_reply_of_only_an_end_token_has_nothing_to_say(
     end = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop_token_ids=(first,))
     out = think(thinker_runner, tiny_checkpoint, prompt, sampling=end)
     assert out.to("decode", "stream") == [{"token": first, "finish": "stop"}]
-    assert out.to("talker_ar", "send") == [{"speak": False}]
+    (start,) = out.to("talker_ar", "send")
+    assert start["speak"]
     assert out.to("talker_ar", "stream") == []
     params = RequestParams(modalities=SPEECH)
-    silent = speak(talker_runner, tiny_checkpoint, {"speak": False}, {"r": params})
-    assert silent.shape() == [("send", "code2wav"), ("stream_done", None), ("done", None)]
+    for given in (start, {"speak": False}):
+        stage = talker.TalkerStage(talker_runner.config, talker_defaults(tiny_checkpoint))
+        silent = Record()
+        run(TorchEngine(talker_runner), stage, [Work("r", params, given)], silent)
+        assert silent.shape() == [("send", "code2wav"), ("stream_done", None), ("done", None)]
 
 
 def test_one_token_cut_off_by_the_limit_is_not_spoken(
     thinker_runner: thinker.ThinkerRunner, tiny_checkpoint: str, prompt: dict[str, Any]
 ) -> None:
-    out = think(
-        thinker_runner,
-        tiny_checkpoint,
-        prompt,
-        sampling=SamplingParams(temperature=0.0, max_tokens=1),
-    )
-    assert out.to("talker_ar", "send") == [{"speak": False}]
+    cut = SamplingParams(temperature=0.0, max_tokens=1)
+    out = think(thinker_runner, tiny_checkpoint, prompt, sampling=cut)
+    assert out.to("talker_ar", "stream") == []
+    late = think(thinker_runner, tiny_checkpoint, prompt, sampling=cut, room=0)
+    assert late.to("talker_ar", "send") == [{"speak": False}]
+
+
+def test_a_reply_that_has_to_wait_conditions_the_talker_with_its_first_token(
+    thinker_runner: thinker.ThinkerRunner, tiny_checkpoint: str, prompt: dict[str, Any]
+) -> None:
+    at_once = think(thinker_runner, tiny_checkpoint, prompt)
+    late = think(thinker_runner, tiny_checkpoint, prompt, room=0)
+    assert late.shape()[:4] == [
+        ("send", "decode"), ("stream", "decode"), ("send", "talker_ar"), ("stream", "talker_ar")
+    ]  # fmt: skip
+    (early,), (given,) = (out.to("talker_ar", "send") for out in (at_once, late))
+    assert early.keys() == given.keys()
+    for key in ("user_ids", "user_rows", "user_is_media", "assistant_rows"):
+        np.testing.assert_array_equal(early[key], given[key])
 
 
 def test_a_stop_string_is_not_spoken(
@@ -279,15 +315,15 @@ def test_a_stop_string_is_not_spoken(
     index = next(i for i in range(1, 8) if texts[i] not in "".join(texts[:i]))
     sampling = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop=(texts[index],))
     out = think(thinker_runner, tiny_checkpoint, prompt, sampling=sampling)
-    (start,) = out.to("talker_ar", "send")
-    rows = [start["first_row"], *(chunk["row"] for chunk in out.to("talker_ar", "stream"))]
+    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
     assert torch.equal(torch.stack(rows), thinker_runner.embed(tuple(tokens[:index])))
 
 
 def test_an_aborted_request_leaves_nothing(
     thinker_runner: thinker.ThinkerRunner, tiny_checkpoint: str, prompt: dict[str, Any]
 ) -> None:
-    stage = thinker.ThinkerStage(thinker_runner, thinker_defaults(tiny_checkpoint), can_speak=True)
+    defaults = thinker_defaults(tiny_checkpoint)
+    stage = thinker.ThinkerStage(thinker_runner, defaults, can_speak=True, max_running=4)
     out, engine = Record(), TorchEngine(thinker_runner)
     work = Work("r", RequestParams(modalities=SPEECH, sampling=GREEDY), prompt)
     for _ in range(2):  # the id can be used again at once
@@ -358,7 +394,7 @@ def test_the_talker_waits_for_text_that_is_still_to_come(
             step(engine, stage, {"r": request}, out)
         counts.append(len(out.to("code2wav", "stream")))
         engine.feed("r", None if row is None else {"row": row})
-    assert counts == [1, 2, 3, 4]
+    assert counts == [0, 1, 2, 3]
     while engine.runnable():
         step(engine, stage, {"r": request}, out)
     assert len(out.to("code2wav", "stream")) == 11

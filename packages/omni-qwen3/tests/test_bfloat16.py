@@ -101,7 +101,7 @@ def request(name: str, ids: np.ndarray[Any, Any]) -> EngineRequest:
     return EngineRequest(
         request_id=name,
         prompt_len=len(ids),
-        inputs=ThinkerInputs(prepared, speaks=False),
+        inputs=ThinkerInputs(prepared, conditions=False),
         params=RequestParams(),
         sampling=SamplingParams(temperature=0.0, max_tokens=FORCED, ignore_eos=True),
     )

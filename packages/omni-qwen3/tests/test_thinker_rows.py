@@ -101,7 +101,7 @@ def forward(
     request = EngineRequest(
         request_id="r",
         prompt_len=length,
-        inputs=ThinkerInputs(prepared, speaks=True),
+        inputs=ThinkerInputs(prepared, conditions=True),
         params=RequestParams(),
         sampling=SamplingParams(),
     )

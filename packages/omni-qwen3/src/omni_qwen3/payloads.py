@@ -6,7 +6,8 @@ made by preprocessing and torch where made by a model. A key that does not apply
 preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
 mm_aggregate -> thinker (`Prepared`)
 thinker -> decode (`ReplyStart`), then chunks `TokenChunk`
-thinker -> talker_ar (`Conditioning`), then chunks `{"row": (H,)}`, one per further spoken token
+thinker -> talker_ar (`Conditioning`), then chunks `{"row": (H,)}`, the input embedding of each
+spoken token
 talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 """
 
@@ -157,7 +158,7 @@ class Conditioning(TypedDict):
     """The Talker's prompt, in Thinker space (see the reference in `talker`)."""
 
     speak: bool
-    """False when the reply has nothing to say; then no other key is present."""
+    """False when the reply is over and had nothing to say; then no other key is present."""
     user_ids: NotRequired[IntArray]
     """(U,) token ids of all user turns."""
     user_rows: NotRequired[Any]
@@ -166,8 +167,6 @@ class Conditioning(TypedDict):
     """Bool (U,)."""
     assistant_rows: NotRequired[Any]
     """(3, H) input embeddings of <|im_start|>, assistant and the newline of the last turn."""
-    first_row: NotRequired[Any]
-    """(H,) input embedding of the first spoken token."""
     image_grid_thw: NotRequired[IntArray]
     video_grid_thw: NotRequired[IntArray]
     second_per_grid: NotRequired[list[float]]

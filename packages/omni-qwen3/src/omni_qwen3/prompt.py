@@ -98,8 +98,7 @@ class Prompt:
             values = torch.as_tensor(prepared["deepstack"]).to(device, dtype)
             self.deepstack = PromptRows(prepared["visual_index"], values)
         if captures:
-            sizes = {key: value for key, value in prepared.items() if key in MEDIA_SIZES}
-            self.user = _user_turns(self.ids, config, sizes, device=device, dtype=dtype)
+            self.user = user_turns(prepared, config, device=device, dtype=dtype)
             self.capture = PromptRows(self.user.rows[self.user.is_media], self.user.hidden)
 
     def reply_position(self, row: int) -> float:
@@ -145,14 +144,15 @@ def user_rows(ids: IntArray, config: OmniConfig) -> IntArray:
     return np.flatnonzero(is_user[turn])
 
 
-def _user_turns(
-    ids: IntArray,
+def user_turns(
+    prepared: Prepared,
     config: OmniConfig,
-    media_sizes: dict[str, Any],
     *,
     device: torch.device,
     dtype: torch.dtype,
 ) -> UserTurns:
+    """Of a prompt; `device` and `dtype` of the hidden states to come."""
+    ids = prepared["input_ids"]
     rows = user_rows(ids, config)
     own = ids[rows]
     is_media = np.zeros(len(rows), dtype=bool)
@@ -166,7 +166,7 @@ def _user_turns(
         is_media=is_media,
         hidden=torch.zeros(int(is_media.sum()), hidden_size, device=device, dtype=dtype),
         assistant_ids=ids[reply : reply + ASSISTANT_ROWS].copy(),
-        media_sizes=media_sizes,
+        media_sizes={key: value for key, value in prepared.items() if key in MEDIA_SIZES},
     )
 
 

@@ -91,12 +91,15 @@ class TalkerRunner(TalkerRows):
         )
         self.make_room(rows)
 
+    def open(self, seq: EngineSequence) -> None:
+        """See `ARRunner`."""
+        super().open(seq)
+        self.place(seq)
+
     def resume(self, seq: EngineSequence) -> None:
-        """Make the rows of all frames anew. What was drawn stays drawn."""
-        speech: Speech = seq.state
-        if speech.codes:
-            self.recall(seq, len(speech.codes) - 1)
-            self.place(seq)
+        """Make all rows before the newest anew. What was drawn stays drawn."""
+        self.recall(seq, len(seq.state.codes))
+        self.place(seq)
 
     def keep(self, seq: EngineSequence, start: int, stop: int) -> Any:
         """Nothing: see `TalkerRows`."""

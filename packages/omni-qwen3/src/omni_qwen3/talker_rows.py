@@ -5,6 +5,8 @@ own layers or of the engine that runs them, of how code 0 is sampled, nor of aud
 
 One frame is one engine step: the engine samples code 0, the predictor draws the other groups for
 all sequences at once, and the next input row is the sum of the frame's embeddings plus a text row.
+The row before the first frame is made in the same way, of the mark codec_bos and the first spoken
+token, and waits for this as the others do: the rest of the prompt is computed meanwhile.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Speech:
     """`Sequence.state`: the rows of one reply, as far as they are known."""
 
     rows: torch.Tensor
-    """(R, D): the prompt, and after a retraction the frames before the newest."""
+    """(R, D): the prompt without its last row, and after a retraction the replies' rows before the
+    newest."""
     positions: FloatArray
     """(3, R)."""
     rope_delta: float
@@ -61,10 +64,10 @@ class Speech:
     codes: list[IntArray] = field(default_factory=list)
     """(G,) int16 of each frame so far, a copy of its own: 32 bytes."""
     text: list[torch.Tensor] = field(default_factory=list)
-    """Text row (D,) of frame 0, 1, ...: the spoken tokens after the first."""
+    """Text row (D,) of each reply row: the spoken tokens."""
     text_ended: bool = False
     retracted: bool = False
-    """The rows of its frames are to be made anew; only where that waits for their text."""
+    """Its reply rows are to be made anew; only where that waits for their text."""
 
 
 class TalkerRows:
@@ -105,16 +108,18 @@ class TalkerRows:
             weights, "talker.code_predictor.", talker.predictor, talker.code_groups, bank
         )
         self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
+        self._beginning = self._embeddings[talker.codec_bos_id]
         spoken = self._project_text(marks.to(self.device, self.dtype))
         self._tts_bos, self._tts_eos, self._tts_pad = spoken.unbind()
 
     def make_room(self, rows: int) -> None:
-        """Keep the newest frame of so many rows: the sum of its codes' embeddings, which is the
-        next input but for its text."""
+        """Keep the next input of so many rows, but for its text: the sum of the embeddings of the
+        newest frame's codes."""
         self._newest = self._newest.new_zeros(rows, self._newest.shape[1])
 
     def open(self, seq: EngineSequence) -> None:
-        """Project the conditioning into the Talker's prompt; see `ARRunner`."""
+        """Project the conditioning into the Talker's prompt; see `ARRunner`. `place` is to follow
+        once the sequence has its row."""
         inputs: TalkerInputs = seq.request.inputs
         sampling = seq.request.sampling
         greedy = RowSampling(temperature=sampling.temperature or 0.0).greedy
@@ -126,24 +131,22 @@ class TalkerRows:
             rng=None if greedy else _generator(sampling.seed),
         )
 
-    def recall(self, seq: EngineSequence, known: int) -> None:
-        """Add the first `known` frames, whose text has come, to the rows of the prompt, made from
-        their codes: the same numbers, for they are added in the same order."""
+    def recall(self, seq: EngineSequence, count: int) -> None:
+        """Add the first `count` reply rows, whose text has come, to the rows of the prompt, made
+        from their codes: the same numbers, for they are added in the same order."""
         speech: Speech = seq.state
-        length = seq.request.prompt_len
-        rows = [
-            frame + self._text_row(speech, index)
-            for index, frame in enumerate(self._frames(speech.codes[:known]))
-        ]
-        line = np.arange(length, length + known, dtype=np.float32) + np.float32(speech.rope_delta)
-        lines = np.broadcast_to(line, (3, known))
-        speech.rows = torch.cat([speech.rows[:length], *(row[None] for row in rows)])
-        speech.positions = np.concatenate([speech.positions[:, :length], lines], axis=1)
+        first = seq.request.prompt_len - 1
+        made = [self._beginning, *self._frames(speech.codes[: max(count - 1, 0)])][:count]
+        rows = [row + self._text_row(speech, index) for index, row in enumerate(made)]
+        line = np.arange(first, first + count, dtype=np.float32) + np.float32(speech.rope_delta)
+        lines = np.broadcast_to(line, (3, count))
+        speech.rows = torch.cat([speech.rows[:first], *(row[None] for row in rows)])
+        speech.positions = np.concatenate([speech.positions[:, :first], lines], axis=1)
 
     def place(self, seq: EngineSequence) -> None:
-        """Put the newest frame back into the sequence's row, which may be another one now."""
-        speech: Speech = seq.state
-        self._newest[seq.row] = self._frames(speech.codes[-1:])[0]
+        """Put the next input into the sequence's row, which is a new one."""
+        codes = seq.state.codes
+        self._newest[seq.row] = self._frames(codes[-1:])[0] if codes else self._beginning
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
         """Take the row (H,) of one more spoken token, or None: all of them have come."""
@@ -155,9 +158,9 @@ class TalkerRows:
             speech.text.append(self._project_text(row))
 
     def ready(self, seq: EngineSequence) -> bool:
-        """Whether the text row of the newest frame is known."""
+        """Whether the text of the next reply row is known."""
         speech: Speech = seq.state
-        return speech.text_ended or len(speech.codes) <= len(speech.text)
+        return speech.text_ended or len(speech.codes) < len(speech.text)
 
     def collect(
         self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
@@ -190,12 +193,14 @@ class TalkerRows:
         seq.state = None
 
     def reply_rows(self, segments: Sequence[Segment], rows: torch.Tensor) -> torch.Tensor:
-        """Input rows (N, D) of decode segments, whose `Sequence.row` are `rows` (N,): the newest
+        """Reply rows (N, D) of decode segments, whose `Sequence.row` are `rows` (N,): the newest
         frames, and their text."""
         newest = self._newest.index_select(0, rows)
         if not segments:
             return newest
-        texts = [self._text_row(s.seq.state, s.start - s.seq.request.prompt_len) for s in segments]
+        texts = [
+            self._text_row(s.seq.state, s.start + 1 - s.seq.request.prompt_len) for s in segments
+        ]
         return newest.add_(torch.stack(texts))
 
     def _frames(self, codes: list[IntArray]) -> torch.Tensor:
@@ -205,43 +210,43 @@ class TalkerRows:
         stacked = torch.from_numpy(np.stack(codes).astype(np.int64)).to(self.device)
         return self._predictor.embed(stacked) + F.embedding(stacked[:, 0], self._embeddings)
 
-    def _text_row(self, speech: Speech, frame: int) -> torch.Tensor:
-        if frame < len(speech.text):
-            return speech.text[frame]
-        return self._tts_eos if frame == len(speech.text) else self._tts_pad
+    def _text_row(self, speech: Speech, index: int) -> torch.Tensor:
+        if index < len(speech.text):
+            return speech.text[index]
+        return self._tts_eos if index == len(speech.text) else self._tts_pad
 
     def _prompt(self, inputs: TalkerInputs) -> torch.Tensor:
-        """(U + 9, D) rows: the user turns, then text and codec marks of the reply's head, added."""
+        """(U + 8, D) rows: the user turns, then text and codec marks of the reply's head, added."""
         given, config = inputs.conditioning, self.config
-        user, head, first = (
+        user, head = (
             torch.as_tensor(rows).to(self.device, self.dtype)
-            for rows in (given["user_rows"], given["assistant_rows"], given["first_row"])
+            for rows in (given["user_rows"], given["assistant_rows"])
         )
         is_media = torch.as_tensor(given["user_is_media"]).to(self.device)
-        projected = self._project_text(torch.cat([user, head, first[None]]))
-        turns, reply = projected.split_with_sizes([len(user), len(projected) - len(user)])
+        projected = self._project_text(torch.cat([user, head]))
+        turns, reply = projected.split_with_sizes([len(user), len(head)])
         if len(media := is_media.nonzero()[:, 0]):
             turns[media] = self._project_hidden(user[media])
         pads = self._tts_pad.expand(4, -1)
-        text = torch.cat([reply[:3], pads, self._tts_bos[None], reply[3:]])
+        text = torch.cat([reply, pads, self._tts_bos[None]])
         marks = [
             config.codec_nothink_id,
             config.codec_think_bos_id,
             config.codec_think_eos_id,
             inputs.speaker_id,
             config.codec_pad_id,
-            config.codec_bos_id,
         ]
         text[3:] += F.embedding(torch.tensor(marks, device=self.device), self._embeddings)
         return torch.cat([turns, text])
 
     def _positions(self, given: Conditioning) -> tuple[FloatArray, float]:
-        """M-RoPE positions of the prompt, and what to add to P + i for frame i.
+        """M-RoPE positions of the prompt without its last row, and what to add to the number of a
+        later row.
 
         Without `use_audio_in_video`, whatever the request says, because transformers never passes
         it on to its Talker.
         """
-        ids = np.concatenate([given["user_ids"], [self._tts_pad_token_id] * REPLY_ROWS])
+        ids = np.concatenate([given["user_ids"], [self._tts_pad_token_id] * (REPLY_ROWS - 1)])
         return rope_index(
             ids,
             image_grid_thw=given.get("image_grid_thw"),

@@ -21,7 +21,7 @@ NAME = "talker_ar"
 VOCODER_TARGET = "code2wav"
 REPLY_ROWS = 9
 """Rows of the prompt after the user turns: three of the reply's head, four tts_pad, tts_bos and the
-first spoken token."""
+first spoken token, which the Thinker has yet to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class TalkerStage:
     def __init__(self, config: TalkerConfig, defaults: SamplingParams) -> None:
         self._config = config
         self._defaults = defaults
+        self._silent: set[str] = set()
+        """Requests of which no spoken token is known yet."""
 
     def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
         """See `ARStage`. RequestError if the voice is none of the checkpoint's speakers."""
@@ -49,13 +51,25 @@ class TalkerStage:
             outbox.stream_done(work.request_id)
             outbox.done(work.request_id)
             return None
+        self._silent.add(work.request_id)
         return EngineRequest(
             request_id=work.request_id,
             prompt_len=len(given["user_ids"]) + REPLY_ROWS,
+            open_prompt=True,
             inputs=TalkerInputs(given, speaker_id),
             params=work.params,
             sampling=self._sampling(work.params),
         )
+
+    def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
+        """See `ARStage`; a reply may end before anything of it was to be spoken."""
+        request_id = request.request_id
+        if chunk is None and request_id in self._silent:
+            outbox.stream_done(request_id)
+            outbox.done(request_id)
+            return False
+        self._silent.discard(request_id)
+        return True
 
     def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
         """See `ARStage`."""
@@ -70,7 +84,8 @@ class TalkerStage:
             outbox.done(request_id, Usage(audio_tokens=output.index))
 
     def forget(self, request_id: str) -> None:
-        """Nothing is kept here."""
+        """See `ARStage`."""
+        self._silent.discard(request_id)
 
     def _speaker(self, voice: str | None) -> int:
         speakers = self._config.speakers

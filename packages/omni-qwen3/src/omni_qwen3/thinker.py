@@ -56,13 +56,16 @@ def build(ctx: StageContext) -> Scheduler:
         from omni_qwen3.on_sglang.thinker import load_model
 
         model = load_model(ctx, speaks=speaks)
-        stage = ThinkerStage(model.runner, defaults, can_speak=speaks)
-        return OmniScheduler(build_sglang_engine(ctx, model), stage)
+        engine = build_sglang_engine(ctx, model)
+        room = engine.max_running
+        stage = ThinkerStage(model.runner, defaults, can_speak=speaks, max_running=room)
+        return OmniScheduler(engine, stage)
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
-    stage = ThinkerStage(runner, defaults, can_speak=speaks)
+    engine = build_engine(ctx, runner)
+    stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
-    return OmniScheduler(build_engine(ctx, runner), stage, bank.stats, rest_s)
+    return OmniScheduler(engine, stage, bank.stats, rest_s)
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:
@@ -186,6 +189,8 @@ class _Reply:
     usage: Usage
     """Of the prompt."""
     speaks: bool
+    opened: bool = False
+    """The Talker has what the reply is conditioned on."""
     conditioning: Conditioning | None = None
     """Waits for the first spoken token."""
     speaking: bool = False
@@ -193,7 +198,11 @@ class _Reply:
 
 
 class ThinkerStage:
-    """`ARStage`: `Prepared` in, tokens to decode, rows of the spoken tokens to the Talker."""
+    """`ARStage`: `Prepared` in, tokens to decode, rows of the spoken tokens to the Talker.
+
+    The Talker is given what a reply is conditioned on as soon as that is known: of turns without
+    media at once, so that it computes its prompt while the Thinker computes its own.
+    """
 
     def __init__(
         self,
@@ -201,11 +210,15 @@ class ThinkerStage:
         defaults: SamplingParams,
         *,
         can_speak: bool,
+        max_running: int,
         head_start: HeadStart | None = None,
     ) -> None:
+        """`max_running` is the engine's: with more replies than that, what those that wait are
+        conditioned on stays here."""
         self._runner = runner
         self._defaults = defaults
         self._can_speak = can_speak
+        self._max_running = max_running
         self._replies: dict[str, _Reply] = {}
         self._head_start = head_start or HeadStart()
 
@@ -215,17 +228,25 @@ class ThinkerStage:
         asked = work.params.sampling_for(NAME).over(work.params.sampling)
         speaks = self._can_speak and "audio" in work.params.modalities
         ids = tuple(prepared["input_ids"].tolist())
-        self._replies[work.request_id] = _Reply(usage=self._prompt_usage(ids), speaks=speaks)
+        reply = _Reply(usage=self._prompt_usage(ids), speaks=speaks)
+        self._replies[work.request_id] = reply
+        if speaks and len(self._replies) <= self._max_running:
+            self._open(work.request_id, reply, self._runner.conditioning(prepared), outbox)
+        late = speaks and not reply.opened
         return EngineRequest(
             request_id=work.request_id,
             prompt_len=len(ids),
-            inputs=ThinkerInputs(prepared, speaks, shares=self._can_speak),
+            inputs=ThinkerInputs(prepared, late, shares=self._can_speak),
             params=work.params,
             sampling=asked.over(self._defaults),
             prompt_token_ids=ids,
             row_keys=row_keys(prepared),
             strict_max_tokens=asked.max_tokens is not None,
         )
+
+    def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
+        """See `ARStage`."""
+        return True
 
     def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
         """See `ARStage`."""
@@ -255,21 +276,25 @@ class ThinkerStage:
         rest_s = self._head_start.rest_s()
         return rest_s if rest_s and all(r.speaking for r in self._replies.values()) else 0.0
 
+    def _open(
+        self, request_id: str, reply: _Reply, given: Conditioning | None, outbox: Outbox
+    ) -> None:
+        if given is not None:
+            outbox.send(request_id, cast(Payload, given), target=SPEECH_TARGET)
+            reply.opened = True
+
     def _speak(
         self, request_id: str, reply: _Reply, tokens: tuple[int, ...], outbox: Outbox
     ) -> None:
         if not tokens:
             return
+        self._open(request_id, reply, reply.conditioning, outbox)
+        reply.conditioning, reply.speaking = None, True
         for row in self._runner.embed(tokens):
-            if reply.conditioning is not None:
-                start: Payload = {**reply.conditioning, "first_row": row}
-                outbox.send(request_id, start, target=SPEECH_TARGET)
-                reply.conditioning, reply.speaking = None, True
-            else:
-                outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
+            outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
 
     def _finish(self, request_id: str, reply: _Reply, output: StepOutput, outbox: Outbox) -> None:
-        if reply.speaks and not reply.speaking:
+        if reply.speaks and not reply.opened:
             outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
         outbox.stream_done(request_id)
         used = Usage(text_tokens=output.index + 1, cached_tokens=output.cached_tokens)

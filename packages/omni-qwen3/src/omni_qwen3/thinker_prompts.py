@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from omni_core.engine.base import KVSpec
@@ -17,7 +18,7 @@ from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig
 from omni_qwen3.payloads import Conditioning, Prepared
-from omni_qwen3.prompt import Prompt
+from omni_qwen3.prompt import Prompt, UserTurns, user_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class ThinkerInputs:
     """`EngineRequest.inputs` of this stage."""
 
     prepared: Prepared
-    speaks: bool
-    """Whether the Talker will want to be conditioned on this prompt."""
+    conditions: bool
+    """Whether the first token is to come with what the Talker is conditioned on."""
     shares: bool = False
     """Whether the Talker may want that of a later request that shares this one's KV."""
 
@@ -74,7 +75,7 @@ class ThinkerPrompts:
         seq.state = Prompt(
             inputs.prepared,
             self.config,
-            inputs.speaks or inputs.shares,
+            inputs.conditions or inputs.shares,
             device=self.device,
             dtype=self.dtype,
         )
@@ -92,9 +93,14 @@ class ThinkerPrompts:
     def collect(
         self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
     ) -> list[Any]:
-        """With the first token of a reply that will be spoken: its `Conditioning`, as far as the
-        prompt decides it. None otherwise."""
-        return [self._conditioning(seq) if len(seq.tokens) == 1 else None for seq in seqs]
+        """With the first token, if asked for: the reply's `Conditioning`. None otherwise."""
+        return [self._from_states(seq) if len(seq.tokens) == 1 else None for seq in seqs]
+
+    def conditioning(self, prepared: Prepared) -> Conditioning | None:
+        """What the Talker is conditioned on, if that can be told before the prompt is computed:
+        None for user turns with media, whose hidden states are wanted."""
+        user = user_turns(prepared, self.config, device=self.device, dtype=self.dtype)
+        return None if user.is_media.any() else self._conditioning(user)
 
     def text(self, token_ids: list[int]) -> str:
         """See `ARRunner`."""
@@ -104,20 +110,24 @@ class ThinkerPrompts:
         """Drop the prompt."""
         seq.state = None
 
-    def _conditioning(self, seq: EngineSequence) -> Conditioning | None:
+    def _from_states(self, seq: EngineSequence) -> Conditioning | None:
         inputs: ThinkerInputs = seq.request.inputs
         prompt: Prompt = seq.state
-        if not inputs.speaks or prompt.user is None:
+        if not inputs.conditions or prompt.user is None:
             return None
-        user_rows = self.embed(prompt.user.ids)
-        is_media = torch.from_numpy(prompt.user.is_media).to(self.device)
-        user_rows[is_media] = prompt.user.hidden
+        return self._conditioning(prompt.user)
+
+    def _conditioning(self, user: UserTurns) -> Conditioning:
+        rows = self.embed(np.concatenate([user.ids, user.assistant_ids]))
+        user_rows, assistant_rows = rows.split_with_sizes([len(user.ids), len(user.assistant_ids)])
+        if len(user.hidden):
+            user_rows[torch.from_numpy(user.is_media).to(self.device)] = user.hidden
         conditioning = Conditioning(
             speak=True,
-            user_ids=prompt.user.ids,
+            user_ids=user.ids,
             user_rows=user_rows,
-            user_is_media=is_media,
-            assistant_rows=self.embed(prompt.user.assistant_ids),
+            user_is_media=user.is_media,
+            assistant_rows=assistant_rows,
         )
-        conditioning.update(cast(Conditioning, prompt.user.media_sizes))
+        conditioning.update(cast(Conditioning, user.media_sizes))
         return conditioning

@@ -75,6 +75,9 @@ class EngineRequest:
     """(prompt_len,): what decides each row's input. Two prompts whose keys are equal up to a row
     have equal KV up to that row. Rows of text have their token id, rows of media a negative key of
     their own. None: the prompt's KV is never shared."""
+    open_prompt: bool = False
+    """The last row of the prompt is still to come: it is computed once the runner is `ready`, as a
+    newest token's is. Only for a runner with `feedback`, and without `row_keys`."""
     strict_max_tokens: bool = False
     """The caller, not a default, chose `max_tokens`: refuse the request if prompt and `max_tokens`
     exceed the context, instead of ending the reply ("length") where the context ends."""
@@ -155,6 +158,8 @@ class Engine(Protocol):
     """Batched autoregressive decoding. Driven by one thread."""
 
     capabilities: EngineCapabilities
+    max_running: int
+    """Sequences that hold memory at once; more wait."""
 
     def session(self) -> AbstractContextManager[object]:
         """What the thread may hold around all its calls, which are then spared setting up for
@@ -210,9 +215,11 @@ class Sequence:
 
     @property
     def in_prefill(self) -> bool:
-        """Whether rows before the newest token's are to be computed: the prompt, and after a
-        retraction the tokens sampled before it."""
-        return self.computed < self.request.prompt_len + max(len(self.tokens) - 1, 0)
+        """Whether rows before the newest token's are to be computed: the prompt, but for a last row
+        that is to come, and after a retraction the tokens sampled before it."""
+        decoding = self.tokens or self.request.open_prompt
+        known = self.request.prompt_len + (len(self.tokens) - 1 if decoding else 0)
+        return self.computed < known
 
 
 class Segment(msgspec.Struct, kw_only=True, eq=False):
@@ -238,8 +245,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     rows: torch.Tensor
     """Int64 (decodes,): `Sequence.row` of each of them."""
     tokens: torch.Tensor
-    """Int64 (decodes,): their newest tokens. With look-ahead the host does not know them yet, so a
-    runner reads them here and not in `Sequence.tokens`."""
+    """Int64 (decodes,): their newest tokens; anything where an open prompt has none. With
+    look-ahead the host does not know them yet, so a runner reads them here and not in
+    `Sequence.tokens`."""
     attend: AttentionBatch
 
 
@@ -326,8 +334,8 @@ class ARRunner(Protocol):
         """Take a streamed chunk (None: no more)."""
 
     def ready(self, seq: Sequence) -> bool:
-        """Whether the next row's input exists. Asked before each decode step of the sequence, but
-        for a runner with `lookahead`."""
+        """Whether the next row's input exists. Asked before each decode step of the sequence (the
+        last row of an open prompt is one), but for a runner with `lookahead`."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Run a flat batch; returns (M, hidden), the final normed hidden state of the last row of

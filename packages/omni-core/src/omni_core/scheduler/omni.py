@@ -30,12 +30,16 @@ class ARStage(Protocol):
         """Describe the request to the engine; None if there is nothing to generate and the stage
         has already ended the request through `outbox`."""
 
+    def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
+        """A chunk came for a request, or None: no more will come. False if nothing is to be
+        generated any more and the stage has ended the request through `outbox`."""
+
     def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
         """Send on what one step produced. When `output.finish_reason` is set, also end the request
         (`stream_done`, then `done` or `complete`)."""
 
     def forget(self, request_id: str) -> None:
-        """The request was aborted or failed: drop what `admit` or `publish` kept for it."""
+        """The request was aborted, or failed: drop what is kept for it."""
 
 
 class OmniScheduler:
@@ -121,10 +125,14 @@ class OmniScheduler:
         self._requests[work.request_id] = request
 
     def _feed(self, request_id: str, chunk: object, outbox: Outbox) -> None:
-        if request_id not in self._requests:
+        request = self._requests.get(request_id)
+        if request is None:
             return
         try:
-            self._engine.feed(request_id, chunk)
+            if self._stage.hear(request, chunk, outbox):
+                self._engine.feed(request_id, chunk)
+            else:
+                self._drop(request_id)
         except Exception as exc:  # noqa: BLE001 - request edge: a bad chunk fails its request
             self._fail(request_id, as_omni_error(exc), outbox)
 

@@ -169,6 +169,7 @@ class ScriptedEngine:
     """
 
     capabilities = EngineCapabilities(name="scripted", feedback=True, hidden_states=True)
+    max_running = 64
 
     def __init__(self, refused: dict[str, OmniError] | None = None) -> None:
         self._refused = refused or {}

@@ -191,9 +191,8 @@ class SglangTalker(TalkerRows):
         return states
 
     def resume(self, seq: Sequence) -> None:
-        """Forget the frames' rows until they are asked for; by then their text has come."""
-        speech: Speech = seq.state
-        speech.retracted = bool(speech.codes)
+        """Forget the reply's rows until they are asked for; by then their text has come."""
+        seq.state.retracted = True
 
     def restore(self, seq: Sequence, start: int, stop: int, slots: torch.Tensor) -> None:
         """Never called: see `TalkerRows`."""
@@ -202,7 +201,9 @@ class SglangTalker(TalkerRows):
         """Rows (count, D) and M-RoPE positions (3, count) of a part of what is known beforehand."""
         speech: Speech = segment.seq.state
         stop = segment.start + segment.count
-        if speech.retracted and stop > segment.seq.request.prompt_len:
-            self.recall(segment.seq, len(speech.codes))
+        if speech.retracted and stop >= segment.seq.request.prompt_len:
+            self.recall(segment.seq, len(speech.codes) + 1)
             speech.retracted = False
+        elif stop == segment.seq.request.prompt_len - 1:
+            self.place(segment.seq)
         return speech.rows[segment.start : stop], speech.positions[:, segment.start : stop]

@@ -49,6 +49,7 @@ class SglangEngine:
         """`scheduler` has loaded the model that `runner` belongs to."""
         rows = scheduler.rows
         device = torch.device(scheduler.device)
+        self.max_running = config.max_running
         runner.attach(scheduler.module, rows=rows, slots=scheduler.slots)
         scheduler.attend_to(draw=self._draw, ready=self._ready)
         self._scheduler = scheduler
@@ -78,6 +79,7 @@ class SglangEngine:
             raise ValueError(f"request {request.request_id!r} is still in the engine")
         check_request(
             request,
+            feedback=self._runner.feedback,
             max_len=self._runner.kv.max_len,
             vocab_size=self._runner.vocab_size,
             pages_for=pages_for,
@@ -176,9 +178,9 @@ class SglangEngine:
         self._sampled = [
             (place, resident.active)
             for place, (resident, part) in enumerate(zip(residents, parts, strict=True))
-            if part.samples
+            if part.samples and part.start + part.count >= resident.active.seq.request.prompt_len
         ]
-        self._cut_prompts += len(self._sampled) < len(parts)
+        self._cut_prompts += not all(part.samples for part in parts)
         self._steady = list(batch.reqs) if decodes else []
         self._rows = [
             Segment(seq=r.active.seq, start=p.start, count=p.count, samples=p.samples)

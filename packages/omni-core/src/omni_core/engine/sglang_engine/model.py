@@ -57,8 +57,9 @@ class SglangRunner(Protocol):
         """See `ARRunner`."""
 
     def ready(self, seq: Sequence) -> bool:
-        """Whether the input of the row after the newest token exists. Asked only with `feedback`,
-        before each decode step and before a retracted sequence is admitted again."""
+        """Whether the input of the row after the newest token exists, or of the last row of an open
+        prompt. Asked only with `feedback`, before each decode step and before a retracted sequence
+        is admitted again."""
 
     def collect(
         self, seqs: list[Sequence], hidden: torch.Tensor, finished: list[bool]

@@ -181,7 +181,12 @@ class Residents:
 
 
 def _ids(request: EngineRequest) -> array[int]:
-    """What upstream takes for token ids: the keys of rows, which it looks up in its radix tree."""
+    """What upstream takes for token ids: the keys of rows, which it looks up in its radix tree.
+
+    It draws after all of them, which for an open prompt is before the last: what it takes for the
+    first token is nobody's, and its row is the last of the prompt.
+    """
     if request.row_keys is not None:
         return array("q", request.row_keys.tobytes())
-    return array("q", request.prompt_token_ids or (0,) * request.prompt_len)
+    known = request.prompt_len - request.open_prompt
+    return array("q", request.prompt_token_ids or (0,) * known)

@@ -81,7 +81,7 @@ class Part(msgspec.Struct, frozen=True, eq=False, gc=False):
     start: int
     count: int
     samples: bool
-    """A token is drawn after the last of them."""
+    """Upstream draws a token after the last of them."""
 
 
 class TokenCounts(msgspec.Struct, frozen=True, eq=False, gc=False):

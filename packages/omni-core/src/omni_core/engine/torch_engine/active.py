@@ -83,7 +83,8 @@ class ActiveSequence:
     @property
     def prefill_rows(self) -> int:
         """Rows to compute before the next decode step."""
-        return self.known_rows + (not self.seq.tokens) - self.seq.computed
+        last_too = not self.seq.tokens and not self.seq.request.open_prompt
+        return self.known_rows + last_too - self.seq.computed
 
     @property
     def generated(self) -> int:
@@ -97,7 +98,7 @@ class ActiveSequence:
         return Segment(seq=seq, start=seq.computed, count=count, samples=samples)
 
     def decode_segment(self) -> Segment:
-        """The row of the newest token."""
+        """The row of the newest token, or the last of an open prompt."""
         return Segment(seq=self.seq, start=self.seq.computed, count=1, samples=True)
 
     def take(self, token: int) -> Verdict:

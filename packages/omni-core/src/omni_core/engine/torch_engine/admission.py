@@ -20,12 +20,14 @@ def output_limit(request: EngineRequest, max_len: int) -> int:
 def check_request(
     request: EngineRequest,
     *,
+    feedback: bool,
     max_len: int,
     vocab_size: int,
     pages_for: Callable[[int], int],
     pages_total: int,
 ) -> None:
     """RequestError, or its subclass ContextLengthError, if the request can never run."""
+    _check_open(request, feedback)
     prompt, wanted = request.prompt_len, request.sampling.max_tokens
     if prompt < 1:
         raise RequestError("the prompt is empty", param="messages")
@@ -54,4 +56,12 @@ def check_request(
             f"{needed} KV pages, but the cache has {pages_total}; lower max_tokens, or have "
             "the operator raise kv_budget_bytes",
             param="max_tokens",
+        )
+
+
+def _check_open(request: EngineRequest, feedback: bool) -> None:
+    if request.open_prompt and (request.row_keys is not None or not feedback):
+        raise ValueError(
+            f"request {request.request_id!r}: an open prompt needs a runner with feedback, and its "
+            "KV is not shared; leave out row_keys"
         )

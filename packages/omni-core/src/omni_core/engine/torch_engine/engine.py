@@ -65,6 +65,7 @@ class TorchEngine:
         """`clock` in seconds, for `coalesce_ms`; `start_copy` brings tokens to the host."""
         config = config or TorchEngineConfig()
         rows, device = config.max_running, runner.device
+        self.max_running = rows
         self._runner = runner
         self._looks_ahead = config.looks_ahead(runner)
         self._cache = KVCache(
@@ -100,6 +101,7 @@ class TorchEngine:
             raise ValueError(f"request {request.request_id!r} is still in the engine")
         check_request(
             request,
+            feedback=self._runner.feedback,
             max_len=self._runner.kv.max_len,
             vocab_size=self._runner.vocab_size,
             pages_for=self._cache.pages_for,
