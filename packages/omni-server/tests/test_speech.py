@@ -70,7 +70,8 @@ async def test_every_format_is_a_file_of_its_kind(live, kit, fmt, said):
     heard, file_rate = decoded(response.content)
     assert file_rate == rate
     priming = {"mp3": 3_409, "aac": 2_048}.get(fmt, 0) / kit.RATE
-    assert 0 <= len(heard) / file_rate - len(said) / kit.RATE <= 0.08 + priming
+    longer_s = len(heard) / file_rate - len(said) / kit.RATE
+    assert -1 / file_rate < longer_s <= 0.08 + priming
 
 
 async def test_pcm_is_24_khz_without_a_header(local, kit, said):
@@ -236,12 +237,8 @@ async def test_an_error_in_the_middle_breaks_the_transfer(live, kit, stream_form
 
 async def test_audio_leaves_as_it_is_made(live, kit):
     gate = asyncio.Event()
-    live.pipeline.script = lambda request: [
-        kit.sound(0, 4_800),
-        gate,
-        kit.sound(4_800, 99),
-        FINISHED,
-    ]
+    first, second = kit.sound(0, 4_800), kit.sound(4_800, 99)
+    live.pipeline.script = lambda request: [first, gate, second, FINISHED]
     for fmt in ("mp3", "opus", "aac", "wav", "pcm"):
         gate.clear()
         body = {"input": "Hi", "response_format": fmt}

@@ -170,12 +170,13 @@ class Tempo:
         return self._pull()
 
     def _pull(self) -> FloatArray:
-        pieces = [np.zeros(0, np.float32)]
+        pieces: list[FloatArray] = [np.zeros(0, np.float32)]
         while True:
             try:
-                pieces.append(self._graph.pull().to_ndarray().reshape(-1))
+                frame = self._graph.pull()
             except (av.BlockingIOError, av.EOFError):
                 return np.concatenate(pieces)
+            pieces.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=False))
 
 
 @dataclass(slots=True)
