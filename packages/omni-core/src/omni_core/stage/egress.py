@@ -36,8 +36,8 @@ class Egress:
     in a relay, and for nothing else.
 
     A thread that has once called `flush` works in turns: what it posts from then on leaves with its
-    next `flush`, and not with that of another, so that whom it is for meets all of it together. What
-    any other thread posts leaves at once.
+    next `flush`, all together, and not with that of another thread. What any other thread posts
+    leaves at once.
     """
 
     def __init__(
