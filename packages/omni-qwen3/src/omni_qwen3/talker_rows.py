@@ -21,8 +21,8 @@ import torch.nn.functional as F
 
 from omni_core.engine.base import KVSpec, Segment
 from omni_core.engine.base import Sequence as EngineSequence
-from omni_core.engine.torch_engine.sampling import RowSampling
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.sampling import RowSampling
+from omni_core.engine.common.transfer import upload
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig, TalkerConfig

@@ -22,8 +22,8 @@ from omni_core.engine.base import (
     TokenLogprobs,
 )
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine import bootstrap
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
