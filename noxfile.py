@@ -86,10 +86,19 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every test: the packages' own and those across packages."""
+    """Run every test: the packages' own, two files at a time, and those across packages.
+
+    The latter start servers that use all cores.
+    """
     references = [tool for tools in REFERENCES.values() for tool in tools]
-    install(session, *NEEDS, tools=(*TEST_TOOLS, *references))
-    session.run("pytest", "--durations=25", *session.posargs, env=ONE_THREAD)
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "pytest-xdist", *references))
+    shown = "--durations=25"
+    if session.posargs:
+        session.run("pytest", shown, *session.posargs, env=ONE_THREAD)
+        return
+    own = [f"packages/{name}/tests" for name in NEEDS]
+    session.run("pytest", shown, "--numprocesses=2", "--dist=loadfile", *own, env=ONE_THREAD)
+    session.run("pytest", shown, "tests", env=ONE_THREAD)
 
 
 @nox.session
