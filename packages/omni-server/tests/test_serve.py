@@ -135,7 +135,11 @@ async def test_interrupt_drains_open_streams_before_it_stops_the_pipeline(slow, 
                 if '"content":"Hé"' in line:
                     break
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(stopped_listening(server.url), WITHIN_S)
+            await asyncio.wait_for(draining(server.http), WITHIN_S)
+            late = await server.http.post("/v1/chat/completions", json=kit.hello())
+            assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+            assert late.json()["error"]["code"] == "draining"
+            assert (await server.http.get("/health")).status_code == 200
             assert slow.status == "ready"
             gate.set()
             assert [line async for line in lines if line][-1] == "data: [DONE]"
@@ -143,15 +147,13 @@ async def test_interrupt_drains_open_streams_before_it_stops_the_pipeline(slow, 
         assert slow.status == "closed"
 
 
-async def stopped_listening(url):
-    """Return once nobody accepts connections at a URL."""
-    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+async def draining(http):
+    """Return once a server says that it lets nobody in any more."""
     while True:
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except ConnectionError:  # refused, or reset by the closing listener
+        response = await http.get("/ready")
+        if response.json()["status"] == "draining":
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             return
-        writer.close()
 
 
 def test_a_busy_port_is_named():
@@ -399,6 +401,7 @@ def test_draining_gives_up_after_its_timeout(echo_environment):
 def test_a_second_interrupt_kills(echo_environment):
     with ServeProcess(*echo_environment) as server, server.hang():
         server.process.send_signal(signal.SIGINT)
-        asyncio.run(stopped_listening(str(server.http.base_url)))
+        while server.http.get("/ready").status_code != 503:
+            pass
         assert server.stop(signal.SIGINT) == 130
         server.leaves_nothing()

@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +220,13 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorInfo
 
 
+class LogLevel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Log what is at least of this level from now on."""
+
+    level: str
+    """A name of Python's logging, such as "DEBUG"."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Leave after freeing everything."""
 
@@ -235,6 +242,7 @@ ToStage: TypeAlias = (
     | PeerDied
     | Ping
     | StatsQuery
+    | LogLevel
     | Shutdown
 )
 ToCoordinator: TypeAlias = (

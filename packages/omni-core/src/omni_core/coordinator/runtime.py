@@ -32,6 +32,7 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    LogLevel,
     Pong,
     Progress,
     Ready,
@@ -83,15 +84,15 @@ class Runtime:
             observer=observer,
         )
         self._stats = StatsDesk(self._fleet, self._links.send)
-        guests = Guests(self._fleet, self._links, remote)
         self._supervisor = Supervisor(
-            *(tasks, self._fleet, self.coordinator, self._links, guests),
+            *(tasks, self._fleet, self.coordinator, self._links),
+            Guests(self._fleet, self._links, remote),
             on_progress,
             self._forget,
             watchdog_timeout_s,
         )
         self._receiver: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing, self._log_level = False, ""
 
     async def start(self) -> None:
         """Spawn, build and warm up every stage; an error carries the output of what failed."""
@@ -154,6 +155,12 @@ class Runtime:
         own = {**self._codec.stats(), "messages_refused": float(self._links.refused)}
         return {COORDINATOR: own, **(await self._stats.ask()).relays}
 
+    def set_log_level(self, level: str) -> None:
+        """Have every stage process log what is at least of this level, later ones included."""
+        self._log_level = level
+        for process in self._fleet.living():
+            self._links.send(process, LogLevel(level=level))
+
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
@@ -193,6 +200,8 @@ class Runtime:
                 self.coordinator.released(message)
             case Hello() | Progress() | Ready() | Crash():
                 self._supervisor.heard(message)
+                if isinstance(message, Ready) and self._log_level:
+                    self._links.send(message.process, LogLevel(level=self._log_level))
             case Pong():
                 self._supervisor.watchdog.answered(message.process)
             case StatsReply():

@@ -32,6 +32,7 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    LogLevel,
     PeerAt,
     PeerDied,
     Ping,
@@ -230,10 +231,10 @@ class StageProcess:
                 self._leave(message.reason)
             case PeerDied():
                 self._egress.forget(message.process)
-            case Ping():
-                self._egress.post(COORDINATOR, Pong(process=self._name))
-            case StatsQuery():
+            case Ping() | StatsQuery():
                 self._answer(message)
+            case LogLevel():
+                logging.getLogger().setLevel(message.level)
             case Setup():
                 self._build(message)
             case Shutdown():
@@ -241,7 +242,10 @@ class StageProcess:
             case _:
                 assert_never(message)
 
-    def _answer(self, query: StatsQuery) -> None:
+    def _answer(self, query: Ping | StatsQuery) -> None:
+        if isinstance(query, Ping):
+            self._egress.post(COORDINATOR, Pong(process=self._name))
+            return
         try:
             stats = {name: node.stats() for name, node in self._nodes.items()}
             reply = StatsReply(
