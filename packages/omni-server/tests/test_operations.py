@@ -163,7 +163,7 @@ def test_keys_come_from_files_the_environment_and_the_command_line(tmp_path, mon
 def test_a_key_file_without_usable_keys_is_refused(tmp_path, text):
     file = tmp_path / "keys"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="server.api_key_file: .*keys"):
+    with pytest.raises(ConfigError, match=r"server\.api_key_file: .*keys"):
         read_key_file(file, "api_key_file")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_key_file(tmp_path / "nowhere", "api_key_file")
@@ -422,7 +422,7 @@ async def test_the_access_log_has_a_line_for_every_request(shortcut, kit, tmp_pa
             "/v1/chat/completions", json={**body, "stream": True}, headers=bearer("user-key")
         )
         await live.http.get("/v1/models/lab/other", headers=bearer("user-key"))
-        await live.http.get("/nowhere\nelse", headers=bearer("user-key"))
+        await live.http.get("/nowhere%0Aelse", headers=bearer("user-key"))
         await live.http.post("/v1/chat/completions", json=kit.hello())
     text = file.read_text()
     assert "user-key" not in text
@@ -454,7 +454,7 @@ async def test_a_stream_that_breaks_is_logged_as_what_broke_it(shortcut, kit):
 
 def test_an_access_log_that_cannot_be_written_is_named(tmp_path):
     with (
-        pytest.raises(ConfigError, match="access_log: .*nowhere"),
+        pytest.raises(ConfigError, match=r"access_log: .*nowhere"),
         access_log(str(tmp_path / "nowhere" / "log")),
     ):
         pass
