@@ -97,7 +97,9 @@ def test_names_and_types_follow_the_conventions() -> None:
 
 
 def test_the_buckets_are_those_of_the_code() -> None:
-    told = [re.findall(r"[\d.]*\d", line) for line in re.findall(r"in seconds: ([^A-Z]*?)\.\n", TEXT)]
+    told = [
+        re.findall(r"[\d.]*\d", line) for line in re.findall(r"in seconds: ([^A-Z]*?)\.\n", TEXT)
+    ]
     assert [[float(n) for n in numbers] for numbers in told] == [
         list(LATENCY_BUCKETS_S),
         list(ABORT_BUCKETS_S),

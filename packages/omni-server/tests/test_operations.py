@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import pytest
 from omni_core.errors import ConfigError, NotReadyError
 from omni_core.pipeline import Health
 from omni_server.access import access_log, line_of
-from omni_server.app import EXPOSED_HEADERS, server_context
+from omni_server.app import EXPOSED_HEADERS, create_app, guarded, server_context
 from omni_server.cli import security
 from omni_server.cli.configuration import SERVER_DEFAULTS, CommandLine, read
 from omni_server.cli.serve import settings_of
@@ -21,6 +22,7 @@ from omni_server.door import Door, DoorState
 from omni_server.health import readiness_of
 from omni_server.keys import KeyRing, read_key_file
 from omni_server.rate import MOST_CLIENTS, RateLimiter
+from omni_server.record import RequestRecord
 from omni_server.settings import Settings
 
 KEYS = KeyRing.of(["user-key", "other-key"])
@@ -123,8 +125,6 @@ async def test_metrics_need_a_key_where_they_are_not_open(shortcut):
 
 
 async def test_a_websocket_without_a_key_is_refused_before_it_opens(kit, pipeline):
-    from omni_server.app import create_app
-
     app = create_app(pipeline, Settings(served_model_name=kit.MODEL, api_keys=KEYS))
     sent = []
 
@@ -324,8 +324,6 @@ async def test_a_streamed_reply_has_the_headers_too(shortcut):
 
 
 async def test_neighbours_in_an_ipv6_site_share_a_rate(kit):
-    from omni_server.app import create_app
-
     app = create_app(kit.FakePipeline(), Settings(served_model_name=kit.MODEL, rate_limit=1))
 
     async def status(host):
@@ -443,12 +441,29 @@ async def test_the_access_log_has_a_line_for_every_request(shortcut, kit, tmp_pa
     assert "prompt_tokens" not in lines[2]
 
 
-async def test_a_stream_that_breaks_is_logged_as_what_broke_it(shortcut, kit):
+async def test_a_stream_that_breaks_is_logged_as_what_broke_it(kit):
     seen = []
-    live = shortcut(on_access=lambda record: seen.append(record.status))
-    live.pipeline.script = lambda request: [kit.default_script(request)[0], NotReadyError("gone")]
-    response = await live.chat(stream=True)
-    assert response.status_code == 200
+    pipeline = kit.FakePipeline(
+        lambda request: [kit.default_script(request)[0], NotReadyError("gone")]
+    )
+    context = server_context(pipeline, Settings(served_model_name=kit.MODEL))
+    app = guarded(context, lambda record: seen.append(record.status))
+    sent = []
+
+    async def receive():
+        if sent:
+            await asyncio.Event().wait()
+        return {
+            "type": "http.request",
+            "body": json.dumps({**kit.hello(), "stream": True}).encode(),
+        }
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+    await app({**scope, "query_string": b"", "client": None, "app": None}, receive, send)
+    assert sent[0]["status"] == 200
     assert seen == [503]
 
 
@@ -461,8 +476,6 @@ def test_an_access_log_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_lines_go_to_standard_output_for_a_dash(capsys):
-    from omni_server.record import RequestRecord
-
     with access_log("-") as on_access:
         on_access(RequestRecord(method="GET", client="c", route="/live", status=200))
     assert json.loads(capsys.readouterr().out)["route"] == "/live"

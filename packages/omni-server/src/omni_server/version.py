@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -49,12 +50,14 @@ def run_manifest(context: ServerContext) -> dict[str, Any]:
     }
 
 
+@cache
 def packages() -> dict[str, str]:
     """{distribution: version} of ours that are installed."""
     found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name.startswith(OURS)}
 
 
+@cache
 def commit() -> str | None:
     """The commit we were installed or are run from; None if nothing says so."""
     said = metadata.distribution("omni-server").read_text("direct_url.json")

@@ -235,6 +235,7 @@ class StageProcess:
                 self._answer(message)
             case LogLevel():
                 logging.getLogger().setLevel(message.level)
+                log.info("logging from %s on", message.level)
             case Setup():
                 self._build(message)
             case Shutdown():

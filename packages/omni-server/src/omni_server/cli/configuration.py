@@ -131,10 +131,15 @@ def command_line(context: typer.Context) -> CommandLine:
         model_path=given.get("model_path"),
         config=Path(given["config"]) if given.get("config") else None,
         flags={name: given.get(name) for name in PIPELINE_FIELDS},
-        server_flags={name: given.get(name) for name in SERVER_FIELDS},
+        server_flags={name: _typed(given.get(name)) for name in SERVER_FIELDS},
         arguments=context.args,
         options=[option for parameter in context.command.params for option in parameter.opts],
     )
+
+
+def _typed(value: Any) -> Any:
+    """What was typed of an option; of one that may be given again a list, None if it was not."""
+    return (list(value) or None) if isinstance(value, tuple) else value
 
 
 def read(typed: CommandLine) -> Configuration:
@@ -164,7 +169,7 @@ def server_settings(
             place = f"{file.where('server', name)}: server.{name}"
             problems.append(f"{place}: no such setting; {nearest(name, list(SERVER_FIELDS))}")
     for name, spec in SERVER_FIELDS.items():
-        if flags.get(name) not in (None, []):  # typer's word for a repeated option left out
+        if flags.get(name) is not None:
             flag = f"--{name.replace('_', '-')}"
             given = Given(value=flags[name], place=flag, source=flag, is_text=False)
         elif name in (section or {}):
