@@ -31,11 +31,11 @@ def test_every_stage_has_its_place_and_engine() -> None:
     stages = manifest(plan("/models/parrot"), "parrot", "speech").stages
     assert msgspec.to_builtins(stages) == {
         "thinker": {
-            "process": "front", "devices": ["cuda:0", "cuda:1"], "replicas": 2, "tp_size": 1,
+            "process": "front", "devices": ("cuda:0", "cuda:1"), "replicas": 2, "tp_size": 1,
             "ar_engine": "torch",
         },
         "voice": {
-            "process": "voice", "devices": ["cpu"], "replicas": 1, "tp_size": 1, "ar_engine": None,
+            "process": "voice", "devices": ("cpu",), "replicas": 1, "tp_size": 1, "ar_engine": None,
         },
     }  # fmt: skip
 

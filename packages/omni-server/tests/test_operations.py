@@ -450,13 +450,13 @@ async def test_a_stream_that_breaks_is_logged_as_what_broke_it(kit):
     app = guarded(context, lambda record: seen.append(record.status))
     sent = []
 
+    body = json.dumps({**kit.hello(), "stream": True}).encode()
+    arriving = [{"type": "http.request", "body": body}]
+
     async def receive():
-        if sent:
+        if not arriving:
             await asyncio.Event().wait()
-        return {
-            "type": "http.request",
-            "body": json.dumps({**kit.hello(), "stream": True}).encode(),
-        }
+        return arriving.pop()
 
     async def send(message):
         sent.append(message)
