@@ -40,7 +40,9 @@ NEEDS = {
 EXTRAS = {"omni-core": "[hub,media,testing,torch]"}
 #: The same where no torch can be had; a package that is not here does nothing without one.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
-IMPORTS_TORCH = re.compile(r"^ *(import torch|from torch|from \S+torch_engine)\b", re.MULTILINE)
+IMPORTS_TORCH = re.compile(
+    r"^ *(import torch|from torch|from \S+engine\.(common|torch_engine))\b", re.MULTILINE
+)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with.
 REFERENCES = {"omni-qwen3": ("transformers",), "omni-server": ("openai",)}

@@ -17,8 +17,8 @@ import torch
 import stages
 from checkpoint import build_endless
 from omni_core.engine.base import Batch, Engine, EngineRequest
+from omni_core.engine.common.transfer import HostCopy
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
-from omni_core.engine.torch_engine.transfer import HostCopy
 from omni_core.scheduler.base import Work
 from omni_core.types import RequestParams, SamplingParams
 from omni_qwen3.defaults import thinker_defaults

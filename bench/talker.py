@@ -226,7 +226,7 @@ class Reply:
             began = time.perf_counter()
             inbox.put(Work("reply", self._params(), self._conditioning()))
             for _ in range(self.tokens - 1):  # the last is never spoken
-                inbox.put(Chunk("reply", "thinker", {"row": self._rows(1)[0]}))
+                inbox.put(Chunk("reply", "thinker", {"rows": self._rows(1)}))
             inbox.put(ChunksDone("reply", "thinker"))
             listener.wait_for_ends(1)
             assert len(listener.events) == self.frames

@@ -37,6 +37,7 @@ CORE_LAYERS = (
 #: Modules of core that may import torch, anywhere in the file; the others never do.
 TORCH_MODULES = (
     *(
+        "engine/common/",
         "engine/torch_engine/",
         "engine/sglang_engine/",
         "engine/base.py",

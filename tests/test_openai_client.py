@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 import socket
 import subprocess
@@ -27,6 +28,8 @@ import openai
 import pytest
 from openai import OpenAI
 from PIL import Image
+
+from expected import load_reference
 
 START_DEADLINE_S = 180.0
 REQUEST_DEADLINE_S = 120.0
@@ -409,6 +412,116 @@ def test_speech_in_other_formats(server: Server, name: str, magic: bytes) -> Non
         model=MODEL, messages=INPUTS["text"], **asked, **LIMITS
     )
     assert base64.b64decode(reply.choices[0].message.audio.data).startswith(magic)
+
+
+READING: dict[str, Any] = {
+    "model": MODEL,
+    "input": "What is two plus two?",
+    "voice": "chelsie",
+    "extra_body": {"stage_params": {TALKER: {"temperature": 0, "max_tokens": 64}}},
+}
+"""The parity case "read_aloud"."""
+BRIEF_READING: dict[str, Any] = {
+    **READING,
+    "extra_body": {"stage_params": {TALKER: {"temperature": 0, "max_tokens": 12}}},
+}
+
+
+def decoded(data: bytes) -> tuple[np.ndarray, int]:
+    """All samples and the rate of a file, by FFmpeg."""
+    with av.open(io.BytesIO(data)) as file:
+        resampler = av.AudioResampler(format="flt", layout="mono")
+        frames = [f for frame in file.decode(audio=0) for f in resampler.resample(frame)]
+        rate = file.streams.audio[0].rate
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]), rate
+
+
+def test_a_text_is_read_and_not_answered(server: Server) -> None:
+    before = server.counters("thinker")
+    speech = server.openai.audio.speech.create(**READING, response_format="pcm")
+    expected = load_reference("read_aloud").wav
+    heard = np.frombuffer(speech.content, "<i2") / 32_768
+    assert np.abs(heard - expected).max() <= 2e-4 + 1 / 65_536
+    after = server.counters("thinker")
+    for name in ("omni_stage_steps", "omni_stage_tokens"):
+        label = f'{name}{{stage="thinker"}}'
+        assert after[label] == before[label]
+
+
+@pytest.mark.parametrize(
+    ("name", "magic", "rate", "priming"),
+    [
+        ("mp3", b"\xff\xf3", 24_000, 3_409),
+        ("opus", b"OggS", 48_000, 0),
+        ("aac", b"\xff\xf1", 24_000, 2_048),
+        ("flac", b"fLaC", 24_000, 0),
+        ("wav", b"RIFF", 24_000, 0),
+    ],
+)
+def test_speech_in_every_format(
+    server: Server, name: str, magic: bytes, rate: int, priming: int
+) -> None:
+    speech = server.openai.audio.speech.with_streaming_response
+    with speech.create(**READING, response_format=name) as response:
+        pieces = list(response.iter_bytes())
+    assert len(pieces) > 1
+    assert pieces[0].startswith(magic)
+    heard, file_rate = decoded(b"".join(pieces))
+    assert file_rate == rate
+    longer_s = len(heard) / rate - len(load_reference("read_aloud").wav) / SAMPLE_RATE
+    assert 0 <= longer_s <= 0.08 + priming / SAMPLE_RATE
+
+
+def test_speech_as_events(server: Server) -> None:
+    body = {**READING, **READING["extra_body"], "stream_format": "sse", "response_format": "pcm"}
+    del body["extra_body"]
+    text = server.http.post("/v1/audio/speech", json=body).text
+    *frames, last, _ = text.split("\n\n")
+    events = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    assert last == "data: [DONE]"
+    pcm = b"".join(base64.b64decode(event["audio"]) for event in events[:-1])
+    reference = load_reference("read_aloud")
+    heard = np.frombuffer(pcm, "<i2") / 32_768
+    assert np.abs(heard - reference.wav).max() <= 2e-4 + 1 / 65_536
+    assert len(events) > 3
+    read, made = len(reference.text_ids) - 1, reference.codes.shape[1]
+    usage = {"input_tokens": read, "output_tokens": made, "total_tokens": read + made}
+    assert events[-1] == {"type": "speech.audio.done", "usage": usage}
+
+
+def test_sentences_read_at_once_are_those_read_alone(server: Server) -> None:
+    """Voice clients split a text into sentences and ask for all of them."""
+
+    def read(text: str) -> bytes:
+        asked = {**BRIEF_READING, "input": text, "response_format": "wav"}
+        return server.openai.audio.speech.create(**asked).content
+
+    texts = ["Hello.", "The fox jumps.", "\U0001f600", "...", "I have 3 cats."]
+    alone = [decoded(read(text))[0] for text in texts]
+    with ThreadPoolExecutor(len(texts)) as clients:
+        together = [decoded(data)[0] for data in clients.map(read, texts)]
+    for one, other in zip(alone, together, strict=True):
+        assert one.shape == other.shape
+        assert np.abs(one - other).max(initial=0) <= 2e-4 + 1 / 32_768
+
+
+def test_speech_that_nobody_hears_any_more_frees_every_stage(server: Server) -> None:
+    endless = {"stage_params": {TALKER: {"ignore_eos": True, "max_tokens": 2000}}}
+    asked = {**READING, "extra_body": endless, "response_format": "wav"}
+    for _ in range(2):
+        with server.openai.audio.speech.with_streaming_response.create(**asked) as response:
+            next(response.iter_bytes())
+    left_at_s = time.monotonic()
+    while busy := busy_stages(server):
+        assert time.monotonic() - left_at_s < 1.0, f"still held: {busy}"
+    server.openai.audio.speech.create(**BRIEF_READING)
+
+
+def test_voices_are_listed_as_chat_clients_read_them(server: Server) -> None:
+    listed = server.http.get("/v1/audio/voices").json()
+    assert {voice["id"].lower() for voice in listed["voices"]} >= {"ethan", "chelsie"}
+    asked = {**BRIEF_READING, "voice": listed["default_voice"]}
+    assert server.openai.audio.speech.create(**asked).content
 
 
 def test_a_client_that_leaves_frees_every_stage(server: Server) -> None:

@@ -14,16 +14,27 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from asking import Reply, check, request_for, run, with_params
-from cases import CASES
+from asking import Reply, check, check_speech, reading_for, request_for, run, with_params
+from cases import CASES, READINGS, Reading
 from expected import load_reference
+from omni_core.errors import ContextLengthError, RequestError
 from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, CodecDelta, Event, Request, SamplingParams, TextDelta
+from omni_core.types import (
+    AudioDelta,
+    CodecDelta,
+    Event,
+    Request,
+    SamplingParams,
+    TextDelta,
+    Usage,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BY_NAME = {case.name: case for case in CASES}
 ASKED = request_for(BY_NAME["text"])
+COMPUTED = ("steps", "tokens")
+"""Counters of an engine."""
 
 
 @pytest_asyncio.fixture(params=["auto", "per-stage"], scope="module", loop_scope="module")
@@ -47,6 +58,41 @@ async def test_all_at_once(pipeline: Pipeline) -> None:
     replies = await asyncio.gather(*(run(pipeline, request_for(case)) for case in CASES))
     for case, reply in zip(CASES, replies, strict=True):
         check(case, reply)
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.name)
+async def test_a_text_is_read_aloud_without_a_step_of_the_thinker(
+    pipeline: Pipeline, reading: Reading
+) -> None:
+    before = await pipeline.stats()
+    reply = await run(pipeline, reading_for(reading))
+    check_speech(reading, reply)
+    after = await pipeline.stats()
+    tokens = len(load_reference(reading.name).text_ids) - 1
+    assert reply.finished.usage == Usage(prompt_tokens=tokens, audio_tokens=reply.codes.shape[1])
+    assert reply.finished.finish_reason == "stop"
+    assert reply.of(TextDelta) == []
+    assert {k: after["thinker"][k] for k in COMPUTED} == {k: before["thinker"][k] for k in COMPUTED}
+    for stage in ("image_encoder", "audio_encoder", "decode"):
+        assert after[stage] == before[stage]
+
+
+async def test_readings_and_replies_share_a_batch(pipeline: Pipeline) -> None:
+    asked = [request_for(BY_NAME["text"]), *map(reading_for, READINGS), request_for(BY_NAME["all"])]
+    text, *readings, everything = await asyncio.gather(*(run(pipeline, one) for one in asked))
+    check(BY_NAME["text"], text)
+    check(BY_NAME["all"], everything)
+    for reading, reply in zip(READINGS, readings, strict=True):
+        check_speech(reading, reply)
+
+
+async def test_a_reading_that_cannot_be_is_refused_by_name(pipeline: Pipeline) -> None:
+    request = reading_for(READINGS[0])
+    for text, kind in (("", RequestError), ("word " * 40_000, ContextLengthError)):
+        with pytest.raises(kind) as refused:
+            await run(pipeline, Request(read_aloud=text, params=request.params))
+        assert refused.value.param == "read_aloud"
+    check_speech(READINGS[0], await run(pipeline, request))
 
 
 async def test_a_reply_of_only_the_end_token_is_silent(pipeline: Pipeline) -> None:

@@ -173,8 +173,8 @@ class Speaker:
             request = self._request(f"reply {number}", frames, random)
             said[request.request_id] = []
             self._engine.add(request)
-            word = torch.randn(self._width, generator=random)
-            self._engine.feed(request.request_id, {"row": word})
+            word = torch.randn(1, self._width, generator=random)
+            self._engine.feed(request.request_id, {"rows": word})
             self._engine.feed(request.request_id, None)
         steps_ms = []
         while self._engine.runnable():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cases import Case
+from cases import Case, Reading
 from expected import WAV_TOLERANCE, load_reference
 from omni_core.pipeline import Pipeline
 from omni_core.types import (
@@ -89,6 +89,18 @@ def request_for(case: Case, **changes: Any) -> Request:
     return Request(**fields)
 
 
+def reading_for(reading: Reading) -> Request:
+    """The text as a request."""
+    talker = SamplingParams(temperature=0.0, max_tokens=reading.talker_max_tokens)
+    params = RequestParams(
+        modalities=("audio",),
+        voice=reading.voice,
+        stage_params={"talker_ar": talker},
+        return_codec=True,
+    )
+    return Request(read_aloud=reading.text, params=params)
+
+
 def with_params(request: Request, **changes: Any) -> Request:
     """The request with other fields of its params."""
     fields = {name: getattr(request.params, name) for name in request.params.__struct_fields__}
@@ -151,6 +163,11 @@ class Company:
 def check(case: Case, reply: Reply) -> None:
     """Text ids and codes equal to the stored ones, the waveform within its tolerance."""
     check_text(case, reply)
+    check_speech(case, reply)
+
+
+def check_speech(case: Case | Reading, reply: Reply) -> None:
+    """Codes equal to the stored ones, the waveform within its tolerance."""
     expected = load_reference(case.name)
     if expected.codes.shape[1] == 0:
         assert (reply.codes.size, reply.wav.size) == (0, 0)

@@ -54,6 +54,26 @@ class Case:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A text to read aloud."""
+
+    name: str
+    text: str
+    talker_max_tokens: int = 64
+    voice: str = "Ethan"
+
+    def as_reply(self) -> Case:
+        """The case in which transformers is made to reply with the text: to an empty user turn."""
+        return Case(
+            name=self.name,
+            messages=[{"role": "user", "content": ""}],
+            text_max_tokens=4 * len(self.text),
+            talker_max_tokens=self.talker_max_tokens,
+            voice=self.voice,
+        )
+
+
 def _data_url(mime: str, data: bytes) -> str:
     return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
@@ -123,3 +143,5 @@ CASES = (
     Case(name="talker_limit", messages=ask("Describe this picture"), talker_max_tokens=12),
     Case(name="only_end", messages=[_user(_text("Thanks Silence."))]),
 )
+
+READINGS = (Reading(name="read_aloud", text="What is two plus two?", voice="Chelsie"),)

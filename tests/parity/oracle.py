@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import media
-from cases import Case
+from cases import Case, Reading
 from expected import Reference
 
 
@@ -64,6 +64,20 @@ class Watcher:
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.margins.see(self.kind, scores)
         return scores
+
+
+@dataclass
+class Prescribed:
+    """A logits processor that lets nothing be sampled but given tokens, one after the other."""
+
+    token_ids: list[int]
+    prompt_tokens: int
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        token = self.token_ids[input_ids.shape[1] - self.prompt_tokens]
+        only = torch.full_like(scores, float("-inf"))
+        only[:, token] = 0.0
+        return only
 
 
 @dataclass
@@ -126,6 +140,23 @@ class Oracle:
                 return Reference(text_ids, np.zeros((groups, 0), np.int64), np.zeros(0, np.float32))
             _, wav = self.generate(inputs, case, return_audio=True, **watch)
         return Reference(text_ids, codes[0][0].numpy(), wav.flatten().numpy())
+
+    def read_aloud(self, reading: Reading, margins: Margins) -> Reference:
+        """Codes and waveform of a reply whose text is prescribed, and the ids of that text."""
+        case = reading.as_reply()
+        inputs = self.inputs(case)
+        ids = self.processor.tokenizer(reading.text, add_special_tokens=False)["input_ids"]
+        reply = [*ids, self.model.config.im_end_token_id]
+        codes: list[torch.Tensor] = []
+        with self._watched(margins, codes):
+            _, wav = self.generate(
+                inputs,
+                case,
+                return_audio=True,
+                thinker_logits_processor=[Prescribed(reply, inputs["input_ids"].shape[1])],
+                talker_logits_processor=[Watcher("codec", margins)],
+            )
+        return Reference(np.array(reply), codes[0][0].numpy(), wav.flatten().numpy())
 
     def generate(
         self, inputs: dict[str, Any], case: Case, *, return_audio: bool, **more: Any

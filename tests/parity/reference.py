@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-from cases import CASES
+from cases import CASES, READINGS, Case, Reading
 from expected import WAV_TOLERANCE, Reference, load_reference, store_reference
 from oracle import Margins, Oracle
 
@@ -29,9 +29,13 @@ def main() -> int:
     torch.set_num_threads(1)
     oracle = Oracle.load(options.checkpoint)
     differing = 0
-    for case in CASES:
+    for case in (*CASES, *READINGS):
         margins = Margins()
-        reply = oracle.answer(case, margins)
+        match case:
+            case Case():
+                reply = oracle.answer(case, margins)
+            case Reading():
+                reply = oracle.read_aloud(case, margins)
         print(f"{case.name}: {describe(reply)}; margins {format_margins(margins)}", flush=True)
         if options.check:
             problems = differences(reply, load_reference(case.name))

@@ -121,6 +121,23 @@ def test_what_cannot_be_encoded_is_not_in_the_batch(ends: Ends) -> None:
     assert ends.numbers() == [0, 1]
 
 
+def test_one_threads_turn_does_not_end_with_that_of_another(ends: Ends) -> None:
+    ends.egress.flush()
+    ends.egress.post("a", chunk(0))
+
+    def another() -> None:
+        ends.egress.flush()
+        ends.egress.post("b", chunk(1))
+        ends.egress.flush()
+
+    thread = threading.Thread(target=another)
+    thread.start()
+    thread.join()
+    ends.egress.post("a", chunk(2))
+    ends.egress.flush()
+    assert ends.numbers() == [0, 2]
+
+
 def test_closing_sends_what_was_held_back(ends: Ends) -> None:
     ends.egress.flush()
     ends.egress.post("a", chunk(0))

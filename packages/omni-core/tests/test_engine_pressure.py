@@ -16,8 +16,8 @@ from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
 from omni_core.engine.base import Batch, EngineRequest, EngineStats, KVSpec, Sequence, StepOutput
+from omni_core.engine.common.transfer import HostCopy
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
-from omni_core.engine.torch_engine.transfer import HostCopy
 from omni_core.errors import ConfigError
 from omni_core.types import RequestParams, SamplingParams
 

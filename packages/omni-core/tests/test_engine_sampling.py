@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from omni_core.engine.torch_engine.rules import LogitsRules, RowRules, check_sampling
-from omni_core.engine.torch_engine.sampling import BatchSampler, RowSampling, make_generator
+from omni_core.engine.common.rules import LogitsRules, RowRules, check_sampling
+from omni_core.engine.common.sampling import BatchSampler, RowSampling, make_generator
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
 

@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from omni_core.engine.base import EngineRequest, Sequence, TokenLogprobs
-from omni_core.engine.torch_engine.active import ActiveSequence
-from omni_core.engine.torch_engine.rules import check_sampling
-from omni_core.engine.torch_engine.tokens import TokenSampler
-from omni_core.engine.torch_engine.transfer import HostCopy
+from omni_core.engine.common.active import ActiveSequence
+from omni_core.engine.common.rules import check_sampling
+from omni_core.engine.common.tokens import TokenSampler
+from omni_core.engine.common.transfer import HostCopy
 from omni_core.errors import RequestError
 from omni_core.types import RequestParams, SamplingParams
 

@@ -223,3 +223,11 @@ def test_misspelt_settings_are_refused_with_the_nearest_match(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="did you mean 'frames'") as caught:
         load(tmp_path, overrides={"voice.frame": "3", "voices.max_batch": "3"})
     assert "no stage 'voices'; did you mean 'voice'" in caught.value.message
+
+
+async def test_a_pipeline_that_answers_only_refuses_to_read_aloud(pipeline: Pipeline) -> None:
+    request = Request(read_aloud="one two", params=RequestParams(modalities=("audio",)))
+    with pytest.raises(RequestError, match="cannot read a text aloud") as refused:
+        await collect(pipeline, request)
+    assert refused.value.param == "read_aloud"
+    assert text_of(await collect(pipeline, ask("one"))) == "one "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from omni_core.types import Message, RequestParams, SamplingParams, TextPart, Usage
+from omni_core.errors import RequestError
+from omni_core.types import Message, Request, RequestParams, SamplingParams, TextPart, Usage
 
 
 def test_over_takes_the_callers_values_where_they_are_set() -> None:
@@ -38,3 +40,16 @@ def test_sampling_for_an_unnamed_stage_is_unset() -> None:
 def test_messages_round_trip_by_tag() -> None:
     message = Message(role="user", content=(TextPart(text="hi"),))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message
+
+
+def test_a_request_has_messages_or_a_text_to_read_aloud_as_audio() -> None:
+    hello = Message(role="user", content=(TextPart(text="hi"),))
+    spoken = RequestParams(modalities=("audio",))
+    assert Request(read_aloud="hi", params=spoken).content() == {"read_aloud": "hi"}
+    content = Request(messages=(hello,)).content()
+    assert msgspec.msgpack.decode(content["messages"], type=tuple[Message, ...]) == (hello,)
+    with pytest.raises(RequestError, match="not both"):
+        Request(messages=(hello,), read_aloud="hi", params=spoken)
+    with pytest.raises(RequestError, match="audio alone") as refused:
+        Request(read_aloud="hi", params=RequestParams(modalities=("text", "audio")))
+    assert refused.value.param == "modalities"

@@ -167,7 +167,7 @@ def speak(
         assert request is not None
         requests[str(index)] = request
         engine.add(request)
-        engine.feed(str(index), {"row": conditioning["assistant_rows"][0]})
+        engine.feed(str(index), {"rows": conditioning["assistant_rows"][:1]})
         engine.feed(str(index), None)
     while engine.runnable():
         for output in engine.step():
@@ -216,7 +216,7 @@ def test_rows_made_anew_are_the_rows_that_were_lost(
     request = stage.admit(Work("r", params, conditioning), Sent())
     assert request is not None
     engine.add(request)
-    engine.feed("r", {"row": conditioning["assistant_rows"][0]})
+    engine.feed("r", {"rows": conditioning["assistant_rows"][:1]})
     engine.feed("r", None)
     for _ in range(FRAMES + 1):
         engine.step()

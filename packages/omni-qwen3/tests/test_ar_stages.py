@@ -161,8 +161,8 @@ def speak(
     out = Record()
     stage = talker.TalkerStage(runner.config, talker_defaults(path))
     works = [Work(name, params, conditioning) for name, params in requests.items()]
-    word = torch.full((runner.config.thinker_hidden_size,), 0.1)
-    run(TorchEngine(runner), stage, works, out, ({"row": word}, None))
+    word = torch.full((1, runner.config.thinker_hidden_size), 0.1)
+    run(TorchEngine(runner), stage, works, out, ({"rows": word}, None))
     return out
 
 
@@ -189,9 +189,9 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     assert out.to("decode", "send") == [{"opened": False}]
     usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
     assert out.log[-1] == ("r", "done", None, usage)
-    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
+    rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
     spoken = thinker_runner.embed(tuple(chunk["token"] for chunk in chunks[:-1]))
-    assert torch.equal(torch.stack(rows), spoken)
+    assert torch.equal(torch.cat(rows), spoken)
     assert out.shape()[:4] == [
         ("send", "talker_ar"), ("send", "decode"), ("stream", "decode"), ("stream", "talker_ar")
     ]  # fmt: skip
@@ -315,8 +315,8 @@ def test_a_stop_string_is_not_spoken(
     index = next(i for i in range(1, 8) if texts[i] not in "".join(texts[:i]))
     sampling = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, stop=(texts[index],))
     out = think(thinker_runner, tiny_checkpoint, prompt, sampling=sampling)
-    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
-    assert torch.equal(torch.stack(rows), thinker_runner.embed(tuple(tokens[:index])))
+    rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
+    assert torch.equal(torch.cat(rows), thinker_runner.embed(tuple(tokens[:index])))
 
 
 def test_an_aborted_request_leaves_nothing(
@@ -393,7 +393,7 @@ def test_the_talker_waits_for_text_that_is_still_to_come(
         while engine.runnable():
             step(engine, stage, {"r": request}, out)
         counts.append(len(out.to("code2wav", "stream")))
-        engine.feed("r", None if row is None else {"row": row})
+        engine.feed("r", None if row is None else {"rows": row[None]})
     assert counts == [0, 1, 2, 3]
     while engine.runnable():
         step(engine, stage, {"r": request}, out)

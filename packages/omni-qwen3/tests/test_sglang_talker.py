@@ -93,7 +93,7 @@ class Conversation:
 
     def say(self, number: int, text: int | None) -> None:
         """Feed text row `text`; None ends the text."""
-        chunk = None if text is None else {"row": self._rows(1, 1000 + text)[0]}
+        chunk = None if text is None else {"rows": self._rows(1, 1000 + text)}
         self._engine.feed(str(number), chunk)
 
     def step(self) -> dict[int, int]:

@@ -73,6 +73,7 @@ class FakePipeline(Pipeline):
             default_voice="Ethan",
             sample_rate=RATE,
             input_modalities=("text", "image", "audio", "video"),
+            reads_aloud=True,
         )
         self.name, self.variant = "parrot", "speech"
         self.modalities = ("text", "audio")

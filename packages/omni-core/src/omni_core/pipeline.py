@@ -29,7 +29,7 @@ from omni_core.coordinator.manifest import Manifest, StagePlace, manifest
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
-from omni_core.errors import NotReadyError, OmniError
+from omni_core.errors import NotReadyError, OmniError, RequestError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
 from omni_core.relay.transport import Edge, edges
@@ -178,6 +178,12 @@ class Pipeline:
     async def batches(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """As `generate`; events that are there together come together, and are never waited for."""
         runtime = self._running()
+        if request.read_aloud is not None and not self.info.reads_aloud:
+            raise RequestError(
+                f"pipeline {self.name!r} answers messages; it cannot read a text aloud",
+                param="read_aloud",
+                code="unsupported_parameter",
+            )
         active = runtime.submit(request)
         try:
             ended = False

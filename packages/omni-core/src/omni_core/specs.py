@@ -123,6 +123,8 @@ class ModelInfo:
     Variants that would emit it are refused."""
     logprobs: bool = False
     """Text comes with log-probabilities where `SamplingParams.logprobs` asks for them."""
+    reads_aloud: bool = False
+    """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

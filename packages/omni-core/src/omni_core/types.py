@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.errors import RequestError
+
 Modality: TypeAlias = Literal["text", "audio"]
 MediaKind: TypeAlias = Literal["image", "audio", "video"]
 FinishReason: TypeAlias = Literal["stop", "length"]
@@ -109,9 +111,12 @@ class RequestParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of `Pipeline.generate`."""
+    """One call of `Pipeline.generate`: messages to answer, or a text to speak as it is."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
+    read_aloud: str | None = None
+    """Spoken, not answered. Comes as audio alone, for the caller has the text; `ModelInfo` says
+    whether a pipeline can."""
     params: RequestParams = RequestParams()
     request_id: str | None = None
     """Chosen by the caller for logs and for `Pipeline.cancel`; need not be unique. Drawn when
@@ -120,6 +125,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the request is for; clients take turns where requests wait."""
     timeout_s: float | None = None
     """The request fails when it has not ended after so long, its wait in the queue included."""
+
+    def __post_init__(self) -> None:
+        if self.read_aloud is None:
+            return
+        if self.messages:
+            raise RequestError(
+                "a request has either messages to answer or a text to read aloud, not both",
+                param="read_aloud",
+            )
+        if self.params.modalities != ("audio",):
+            raise RequestError(
+                "a text that is read aloud comes as audio alone; set modalities=('audio',)",
+                param="modalities",
+            )
+
+    def content(self) -> Payload:
+        """What the entry stage gets of it, beside `params`: `read_aloud`, or else `messages` as
+        bytes of msgpack."""
+        if self.read_aloud is not None:
+            return {"read_aloud": self.read_aloud}
+        return {"messages": msgspec.msgpack.encode(self.messages)}
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
         positions=prompt["positions"],
         rope_delta=prompt["rope_delta"],
     )
+    if "spoken_ids" in prompt:
+        prepared["spoken_ids"] = prompt["spoken_ids"]
     visual: list[tuple[IntArray, VisualFeatures]] = []
     media: list[tuple[IntArray, Any]] = []
     if "image" in prompt:

@@ -87,6 +87,7 @@ def describe(model_path: str) -> ModelInfo:
         input_modalities=("text", "image", "audio", "video"),
         refused_modalities={} if speaks else {"audio": NO_TALKER},
         logprobs=True,
+        reads_aloud=speaks,
     )
 
 

@@ -6,8 +6,8 @@ made by preprocessing and torch where made by a model. A key that does not apply
 preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
 mm_aggregate -> thinker (`Prepared`)
 thinker -> decode (`ReplyStart`), then chunks `TokenChunk`
-thinker -> talker_ar (`Conditioning`), then chunks `{"row": (H,)}`, the input embedding of each
-spoken token
+thinker -> talker_ar (`Conditioning`), then chunks `{"rows": (n, H)}`, the input embeddings of
+spoken tokens
 talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 """
 
@@ -85,6 +85,8 @@ class Prompt(TypedDict):
     audio: NotRequired[Audio]
     routed: list[str]
     """Encoders this prompt goes to; mm_aggregate waits for these."""
+    spoken_ids: NotRequired[IntArray]
+    """(n,) tokens of a text to read aloud: they are the reply, and nothing is to be computed."""
 
 
 class VisualFeatures(TypedDict):
@@ -125,6 +127,8 @@ class Prepared(TypedDict):
     video_grid_thw: NotRequired[IntArray]
     second_per_grid: NotRequired[list[float]]
     audio_lengths: NotRequired[IntArray]
+    spoken_ids: NotRequired[IntArray]
+    """See `Prompt`."""
 
 
 class ReplyStart(TypedDict):

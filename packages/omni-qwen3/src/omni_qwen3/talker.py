@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import AttentionParts, Batch, Engine, Segment
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine import bootstrap
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext

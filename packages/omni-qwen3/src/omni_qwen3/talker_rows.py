@@ -21,8 +21,8 @@ import torch.nn.functional as F
 
 from omni_core.engine.base import KVSpec, Segment
 from omni_core.engine.base import Sequence as EngineSequence
-from omni_core.engine.torch_engine.sampling import RowSampling
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.sampling import RowSampling
+from omni_core.engine.common.transfer import upload
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray, IntArray
 from omni_qwen3.config import OmniConfig, TalkerConfig
@@ -149,13 +149,13 @@ class TalkerRows:
         self._newest[seq.row] = self._frames(codes[-1:])[0] if codes else self._beginning
 
     def feed(self, seq: EngineSequence, chunk: Any) -> None:
-        """Take the row (H,) of one more spoken token, or None: all of them have come."""
+        """Take the rows (n, H) of more spoken tokens, or None: all of them have come."""
         speech: Speech = seq.state
         if chunk is None:
             speech.text_ended = True
         else:
-            row = torch.as_tensor(chunk["row"]).to(self.device, self.dtype)
-            speech.text.append(self._project_text(row))
+            rows = torch.as_tensor(chunk["rows"]).to(self.device, self.dtype)
+            speech.text += self._project_text(rows).unbind()
 
     def ready(self, seq: EngineSequence) -> bool:
         """Whether the text of the next reply row is known."""

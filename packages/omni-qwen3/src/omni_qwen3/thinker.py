@@ -22,8 +22,8 @@ from omni_core.engine.base import (
     TokenLogprobs,
 )
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine import bootstrap
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
@@ -45,6 +45,8 @@ NAME = "thinker"
 TEXT_TARGET = "decode"
 SPEECH_TARGET = "talker_ar"
 WEIGHTS = ("thinker.model.", "thinker.lm_head.")
+ROWS_PER_CHUNK = 64
+"""Of a text to read aloud: the Talker projects them together."""
 
 
 def build(ctx: StageContext) -> Scheduler:
@@ -225,6 +227,9 @@ class ThinkerStage:
     def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
         """See `ARStage`; the caller's parameters for this stage win over those for the request."""
         prepared = cast(Prepared, work.payload)
+        if "spoken_ids" in prepared:
+            self._read_aloud(work.request_id, prepared, outbox)
+            return None
         asked = work.params.sampling_for(NAME).over(work.params.sampling)
         speaks = self._can_speak and "audio" in work.params.modalities
         ids = tuple(prepared["input_ids"].tolist())
@@ -276,6 +281,16 @@ class ThinkerStage:
         rest_s = self._head_start.rest_s()
         return rest_s if rest_s and all(r.speaking for r in self._replies.values()) else 0.0
 
+    def _read_aloud(self, request_id: str, prepared: Prepared, outbox: Outbox) -> None:
+        """All of the reply is there: the Talker gets it, and no step is run for it."""
+        conditioning, spoken = self._runner.conditioning(prepared), prepared["spoken_ids"]
+        outbox.send(request_id, cast(Payload, conditioning), target=SPEECH_TARGET)
+        for start in range(0, len(spoken), ROWS_PER_CHUNK):
+            rows = self._runner.embed(spoken[start : start + ROWS_PER_CHUNK])
+            outbox.stream(request_id, {"rows": rows}, target=SPEECH_TARGET)
+        outbox.stream_done(request_id)
+        outbox.done(request_id, Usage(prompt_tokens=len(spoken)))
+
     def _open(
         self, request_id: str, reply: _Reply, given: Conditioning | None, outbox: Outbox
     ) -> None:
@@ -290,8 +305,7 @@ class ThinkerStage:
             return
         self._open(request_id, reply, reply.conditioning, outbox)
         reply.conditioning, reply.speaking = None, True
-        for row in self._runner.embed(tokens):
-            outbox.stream(request_id, {"row": row}, target=SPEECH_TARGET)
+        outbox.stream(request_id, {"rows": self._runner.embed(tokens)}, target=SPEECH_TARGET)
 
     def _finish(self, request_id: str, reply: _Reply, output: StepOutput, outbox: Outbox) -> None:
         if reply.speaks and not reply.opened:

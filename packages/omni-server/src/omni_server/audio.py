@@ -12,7 +12,7 @@ from omni_core.types import FloatArray
 
 FORMATS = tuple(AUDIO_MEDIA_TYPES)
 STREAM_FORMAT = "pcm16"
-_PIECE_BYTES = 6
+_GROUP_BYTES = 3
 
 
 def to_base64(samples: FloatArray, sample_rate: int, audio_format: str) -> str:
@@ -20,21 +20,22 @@ def to_base64(samples: FloatArray, sample_rate: int, audio_format: str) -> str:
     return base64.b64encode(encode_audio(samples, sample_rate, audio_format)).decode("ascii")
 
 
-class PcmPieces:
-    """Streamed pcm16 whose base64 pieces may be decoded one by one or joined first.
+class Base64Pieces:
+    """Streamed bytes whose base64 pieces may be decoded one by one or joined first.
 
     Clients that add up deltas join the base64 text, which padding in the middle would break. So
-    pieces are cut where both samples (2 bytes) and base64 groups (3 bytes) end; at most two
-    samples wait for the next piece.
+    pieces are cut where base64 groups (3 bytes) end; the rest waits for the next piece.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit_bytes: int = 1) -> None:
+        """Pieces are also cut where units of so many bytes end: 1 or 2."""
+        self._cut = _GROUP_BYTES * unit_bytes
         self._rest = b""
 
-    def push(self, samples: FloatArray) -> str:
-        """The next piece, "" when there are too few samples for one."""
-        data = self._rest + pcm16(samples)
-        whole = len(data) - len(data) % _PIECE_BYTES
+    def push(self, data: bytes) -> str:
+        """The next piece, "" when there are too few bytes for one."""
+        data = self._rest + data
+        whole = len(data) - len(data) % self._cut
         self._rest = data[whole:]
         return base64.b64encode(data[:whole]).decode("ascii")
 
@@ -42,3 +43,18 @@ class PcmPieces:
         """The last piece, "" when nothing waits."""
         rest, self._rest = self._rest, b""
         return base64.b64encode(rest).decode("ascii")
+
+
+class PcmPieces:
+    """The same of streamed pcm16, cut where samples end, too."""
+
+    def __init__(self) -> None:
+        self._pieces = Base64Pieces(unit_bytes=2)
+
+    def push(self, samples: FloatArray) -> str:
+        """The next piece, "" when there are too few samples for one."""
+        return self._pieces.push(pcm16(samples))
+
+    def flush(self) -> str:
+        """The last piece, "" when nothing waits."""
+        return self._pieces.flush()

@@ -1,6 +1,6 @@
-"""Server-sent events, and noticing that the client has left.
+"""Responses that are made while they are sent, and noticing that the client has left.
 
-Knows HTTP and asyncio. Knows nothing of what the events say.
+Knows HTTP and asyncio. Knows nothing of what is sent.
 """
 
 from __future__ import annotations
@@ -64,15 +64,14 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-class EventStream(Response):
-    """A response of server-sent events whose status waits for the first of them.
+class StreamedResponse(Response):
+    """A response of unknown length whose status waits for the first of its bytes.
 
-    An error before the first event is an ordinary error response; one after it becomes an `error`
-    event after which the connection breaks, so that no client takes what it has for all. Each of
-    `frames`, one event or several, is sent the moment it exists. `frames` is closed when the
-    response ends, however it ends. `on_end` is told the HTTP status, 499 when the client left, or
-    the status of the error that cut the stream; and when it was noticed that the client left
-    (`time.perf_counter`), if it did.
+    An error before them is an ordinary error response; after them the connection breaks, so that no
+    client takes what it has for all. Each of `frames` is sent the moment it exists. `frames` is
+    closed when the response ends, however it ends. `on_end` is told the HTTP status, 499 when the
+    client left, or the status of the error that cut the stream; and when it was noticed that the
+    client left (`time.perf_counter`), if it did.
     """
 
     def __init__(
@@ -80,11 +79,14 @@ class EventStream(Response):
         frames: AsyncGenerator[bytes, None],
         headers: dict[str, str],
         on_end: Callable[[int, float | None], None],
+        media_type: str,
     ) -> None:
-        super().__init__(status_code=200, headers=headers)
+        super().__init__(status_code=200, headers=headers, media_type=media_type)
         self._frames = frames
         self._more_headers = headers
         self._on_end = on_end
+        self._content_type = media_type
+        self._end = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -97,15 +99,19 @@ class EventStream(Response):
         finally:
             self._on_end(status, gone_s)
 
+    def last_words(self, error: OmniError) -> bytes:
+        """What a client is told of an error in the middle, before the connection breaks."""
+        return b""
+
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> int:
         try:
-            first = await anext(self._frames)
+            first = await anext(self._frames, b"")
         except OmniError as error:
             response = error_response(error)
             response.headers.update(self._more_headers)
             await response(scope, receive, send)
             return error.status
-        await send(_start(self._more_headers))
+        await send(_start({"content-type": self._content_type, **self._more_headers}))
         try:
             await _write(send, first)
             async for frame in self._frames:
@@ -113,17 +119,40 @@ class EventStream(Response):
         except ClientGoneError:
             raise
         except OmniError as error:
-            return await _cut(error, send)
+            return await self._cut(error, send)
         except Exception as error:  # the request edge: too late for another status
             log.exception("a stream failed")
-            return await _cut(internal_error(error), send)
-        await _write(send, DONE, more=False)
+            return await self._cut(internal_error(error), send)
+        await _write(send, self._end, more=False)
         return 200
+
+    async def _cut(self, error: OmniError, send: Send) -> int:
+        """Tell the error and leave the response open: the server ends the connection then."""
+        if words := self.last_words(error):
+            await _write(send, words)
+        return error.status
+
+
+class EventStream(StreamedResponse):
+    """The same of server-sent events, one or several in a frame; an error in the middle is an
+    `error` event."""
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        headers: dict[str, str],
+        on_end: Callable[[int, float | None], None],
+    ) -> None:
+        super().__init__(frames, headers, on_end, "text/event-stream; charset=utf-8")
+        self._end = DONE
+
+    def last_words(self, error: OmniError) -> bytes:
+        """See `StreamedResponse.last_words`."""
+        return sse(error_object(error))
 
 
 def _start(headers: dict[str, str]) -> dict[str, Any]:
     fields = {
-        "content-type": "text/event-stream; charset=utf-8",
         "cache-control": "no-cache",
         "x-accel-buffering": "no",
         **headers,
@@ -137,9 +166,3 @@ async def _write(send: Send, data: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": more})
     except OSError as exc:  # what ASGI servers raise for a connection that is gone
         raise ClientGoneError from exc
-
-
-async def _cut(error: OmniError, send: Send) -> int:
-    """Tell the error and leave the response open: the server ends the connection then."""
-    await _write(send, sse(error_object(error)))
-    return error.status

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
-import msgspec
-
 from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
@@ -280,7 +278,7 @@ class Coordinator:
                 source=CLIENT,
                 target=self._entry,
                 params=active.request.params,
-                payload={"messages": msgspec.msgpack.encode(active.request.messages)},
+                payload=active.request.content(),
                 pins=pins,
             ),
         )

@@ -6,13 +6,15 @@ Knows names and kinds of values. Knows nothing of what they mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
 Kind: TypeAlias = tuple[Callable[[Any], Any], str]
 """(reader, what it must be); the reader raises TypeError or ValueError for anything else."""
+Lookahead: TypeAlias = Literal["auto", "on", "off"]
+"""What the option of that name may be; each engine says what it means by auto."""
 
 
 def read_options(ctx: StageContext, kinds: Mapping[str, Kind]) -> dict[str, Any]:

@@ -34,8 +34,9 @@ _WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _BLOCK_FRAMES = 24_000
 _AAC_FRAME = 1_024
 
-_MPEG_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-_OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
+MPEG_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
+"""In Hz, that the codecs know."""
 
 
 def pcm16(samples: FloatArray) -> bytes:
@@ -93,11 +94,11 @@ def _flac(samples: FloatArray, sample_rate: int) -> bytes:
 
 
 def _mp3(samples: FloatArray, sample_rate: int) -> bytes:
-    return _soundfile(*_at_known_rate(samples, sample_rate, _MPEG_RATES), "MP3", "MPEG_LAYER_III")
+    return _soundfile(*_at_known_rate(samples, sample_rate, MPEG_RATES), "MP3", "MPEG_LAYER_III")
 
 
 def _opus(samples: FloatArray, sample_rate: int) -> bytes:
-    return _soundfile(*_at_known_rate(samples, sample_rate, _OPUS_RATES), "OGG", "OPUS")
+    return _soundfile(*_at_known_rate(samples, sample_rate, OPUS_RATES), "OGG", "OPUS")
 
 
 def _soundfile(samples: FloatArray, sample_rate: int, container: str, subtype: str) -> bytes:
@@ -112,7 +113,7 @@ def _soundfile(samples: FloatArray, sample_rate: int, container: str, subtype: s
 
 
 def _aac(samples: FloatArray, sample_rate: int) -> bytes:
-    samples, rate = _at_known_rate(samples, sample_rate, _MPEG_RATES)
+    samples, rate = _at_known_rate(samples, sample_rate, MPEG_RATES)
     buffer = BytesIO()
     with av.open(buffer, "w", format="adts") as container:
         stream = container.add_stream("aac", rate=rate, layout="mono")

@@ -36,7 +36,8 @@ class Egress:
     in a relay, and for nothing else.
 
     A thread that has once called `flush` works in turns: what it posts from then on leaves with its
-    next `flush`. What any other thread posts leaves at once.
+    next `flush`, all together, and not with that of another thread. What any other thread posts
+    leaves at once.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class Egress:
         self._on_refused = on_refused
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
-        self._loaded: dict[_Line, None] = {}
-        """Those that hold messages back, in the order in which these were posted."""
-        self._in_turns: set[int] = set()
+        self._loaded: dict[int, dict[_Line, None]] = {}
+        """By thread that works in turns: lines that may hold messages of it back, in the order in
+        which these were posted."""
         self._gone: set[str] = set()
         self._closed = False
 
@@ -78,10 +79,10 @@ class Egress:
                 return
             line = self._lines.get(peer) or self._connect(peer)
             full = line.load(frames, _WEIGHTS.get(type(message), 1))
-            if not full and threading.get_ident() in self._in_turns:
-                self._loaded[line] = None
+            loaded = self._loaded.get(threading.get_ident())
+            if loaded is not None and not full:
+                loaded[line] = None
                 return
-            self._loaded.pop(line, None)
             refused = self._send(line)
         if refused:
             self._on_refused(peer, _requests_of(refused))
@@ -102,18 +103,21 @@ class Egress:
         return {"bytes_tcp": self._far_codec.bytes_inline}
 
     def flush(self) -> None:
-        """Send what is held back; from now on, this thread works in turns."""
-        self._in_turns.add(threading.get_ident())
-        self.send_held_back()
+        """Send what this thread holds back; from now on, it works in turns."""
+        lines = self._loaded.get(threading.get_ident())
+        if lines is None:
+            with self._lock:
+                self._loaded[threading.get_ident()] = {}
+        elif lines:
+            with self._lock:
+                refused = self._send_loaded(lines)
+            self._tell(refused)
 
     def send_held_back(self) -> None:
-        """As `flush`, for a thread that need not work in turns."""
-        if not self._loaded:
-            return
+        """Send what any thread holds back."""
         with self._lock:
             refused = self._send_all()
-        for peer, messages in refused.items():
-            self._on_refused(peer, _requests_of(messages))
+        self._tell(refused)
 
     def forget(self, peer: str) -> None:
         """A peer is gone: drop what it has not taken, and take back what it was lent. Whoever comes
@@ -121,7 +125,6 @@ class Egress:
         with self._lock:
             self._gone.add(peer)
             if line := self._lines.pop(peer, None):
-                self._loaded.pop(line, None)
                 line.close(linger_ms=0)
         self._codec.forget(peer)
         self._book.forget(peer)
@@ -135,9 +138,21 @@ class Egress:
                 line.close()
 
     def _send_all(self) -> dict[str, list[Frame]]:
-        """{peer: messages that were refused}."""
-        lines, self._loaded = self._loaded, {}
-        return {line.peer: refused for line in lines if (refused := self._send(line))}
+        """As `_send_loaded`, for every thread."""
+        refused: dict[str, list[Frame]] = {}
+        for lines in self._loaded.values():
+            refused |= self._send_loaded(lines)
+        return refused
+
+    def _send_loaded(self, lines: dict[_Line, None]) -> dict[str, list[Frame]]:
+        """Send what a thread holds back; {peer: messages that were refused}."""
+        refused = {line.peer: messages for line in lines if (messages := self._send(line))}
+        lines.clear()
+        return refused
+
+    def _tell(self, refused: dict[str, list[Frame]]) -> None:
+        for peer, messages in refused.items():
+            self._on_refused(peer, _requests_of(messages))
 
     def _send(self, line: _Line) -> list[Frame]:
         """What was refused. A line that did so is replaced by one that takes nothing until the peer
@@ -229,7 +244,9 @@ class _Line:
         return []
 
     def close(self, linger_ms: int | None = None) -> None:
-        """Close the socket; None waits as long as its context does for what is on its way."""
+        """Close the socket; None waits as long as its context does for what is on its way. What is
+        loaded is lost."""
+        self._messages = []
         self._outbound.close(linger_ms)
 
 

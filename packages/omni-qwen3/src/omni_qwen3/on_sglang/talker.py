@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from omni_core.engine.base import Segment, Sequence
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray

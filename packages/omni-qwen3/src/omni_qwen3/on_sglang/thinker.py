@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from omni_core.engine.base import Segment, Sequence
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 from omni_core.types import IntArray

@@ -46,6 +46,15 @@ class ChatEncoder:
                 ids += self._tokenizer.encode(segment.replace(mark, ""))
         return ids
 
+    def read_aloud(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of the prompt, which is an empty user turn, and of `text` as the reply to it.
+
+        Talkers know no replies without a user's turn; transformers' takes the assistant's for one
+        when there is none.
+        """
+        prompt = self.encode((Message(role="user", content=()),))
+        return prompt, self._tokenizer.encode(text)
+
     def _turn(self, message: Message, mark: str) -> dict[str, Any]:
         """A message as templates expect it; only one with media is a list of parts."""
         role = "system" if message.role == "developer" else message.role

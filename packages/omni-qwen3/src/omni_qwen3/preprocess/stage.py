@@ -22,6 +22,7 @@ from omni_core.specs import StageContext
 from omni_core.types import (
     IntArray,
     MediaKind,
+    MediaOptions,
     MediaPart,
     Message,
     Payload,
@@ -96,8 +97,10 @@ class Preprocessor:
         return self._loader.stats()
 
     def _result(self, work: Work) -> Payload | OmniError:
-        messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
         try:
+            if (text := work.payload.get("read_aloud")) is not None:
+                return cast(Payload, self.reading(text))
+            messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
             return cast(Payload, self.prompt(messages, work.params))
         except OmniError as error:
             return error
@@ -116,6 +119,25 @@ class Preprocessor:
             media = self._loader.decode(encoded, recalled, params.media)
             prompt = self._prompt(placeholders, media, params)
             self._loader.remember(media)
+        return prompt
+
+    def reading(self, text: str) -> Prompt:
+        """What the Talker needs to say `text`.
+
+        Raises RequestError for a text without a token, ContextLengthError for one that no reply
+        could be as long as.
+        """
+        ids, spoken = self._chat.read_aloud(text)
+        if not spoken:
+            raise RequestError("the text to read aloud is empty", param="read_aloud")
+        if len(ids) + len(spoken) > self._settings.context_length:
+            raise ContextLengthError(
+                f"the text has {len(spoken)} tokens, which exceed the model's context of "
+                f"{self._settings.context_length}; read it in several requests",
+                param="read_aloud",
+            )
+        prompt = self._positioned(np.array(ids), self._inputs.sizes([], MediaOptions()))
+        prompt["spoken_ids"] = np.array(spoken, dtype=np.int64)
         return prompt
 
     def _prompt(self, placeholders: list[int], media: list[Item], params: RequestParams) -> Prompt:

@@ -17,6 +17,7 @@ from omni_core.types import MediaOptions, Modality, Request, RequestParams
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.openai.messages import MessageRules, to_messages
 from omni_server.openai.sampling import request_sampling, stage_sampling
+from omni_server.openai.voices import voice_named
 from omni_server.schema.chat import PART_TYPES, ChatBody
 from omni_server.schema.decode import decode_body
 
@@ -171,13 +172,7 @@ def _voice(chat: ChatBody, info: ModelInfo, wants_audio: bool) -> str | None:
     asked = chat.audio.voice if chat.audio else None
     if asked is None or not (wants_audio or info.voices):
         return None
-    for voice in info.voices:
-        if voice.lower() == asked.lower():
-            return voice
-    voices = ", ".join(info.voices) or "none, leave the field out"
-    raise RequestError(
-        f"'audio.voice': there is no voice {asked!r}; voices: {voices}.", param="audio.voice"
-    )
+    return voice_named(asked, info, "audio.voice")
 
 
 def _audio_format(chat: ChatBody, wants_audio: bool) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,7 +25,13 @@ def request_sampling(body: ChatBody) -> SamplingParams:
     return msgspec.structs.replace(params, logprobs=_logprobs(body))
 
 
-def stage_sampling(body: ChatBody, stages: Iterable[str]) -> dict[str, SamplingParams]:
+class HasStageParams(Protocol):
+    """A body whose `stage_params` say how single stages sample."""
+
+    stage_params: dict[str, dict[str, Any] | None] | None
+
+
+def stage_sampling(body: HasStageParams, stages: Iterable[str]) -> dict[str, SamplingParams]:
     """`stage_params`, each entry checked against the stages there are and the fields there are."""
     known = tuple(stages)
     params = {}

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from omni_core.engine.base import KVSpec
-from omni_core.engine.options import ENGINE_OPTIONS, read_options
+from omni_core.engine.options import ENGINE_OPTIONS, Lookahead, read_options
 from omni_core.engine.sglang_engine.model import SglangRunner
-from omni_core.engine.torch_engine.config import Lookahead
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 

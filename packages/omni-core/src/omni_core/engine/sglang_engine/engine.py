@@ -7,7 +7,7 @@ Knows the order of one step: admit, plan, compute and draw, resolve, settle. Kno
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import compress, starmap
 from typing import Any
 
@@ -15,14 +15,15 @@ import msgspec
 import torch
 
 from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, StepOutput
+from omni_core.engine.common.active import ActiveSequence
+from omni_core.engine.common.admission import check_request
+from omni_core.engine.common.inference import inference
+from omni_core.engine.common.tokens import Draw, TokenSampler
+from omni_core.engine.common.transfer import HostCopy, upload
 from omni_core.engine.sglang_engine.config import SPARE_PAGES, SglangEngineConfig, pages_for
 from omni_core.engine.sglang_engine.model import SglangRunner
 from omni_core.engine.sglang_engine.residents import Residents
 from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Req, ScheduleBatch
-from omni_core.engine.torch_engine.active import ActiveSequence
-from omni_core.engine.torch_engine.admission import check_request
-from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
-from omni_core.engine.torch_engine.transfer import HostCopy, upload
 
 
 class _Flight(msgspec.Struct, frozen=True, eq=False):
@@ -90,7 +91,7 @@ class SglangEngine:
 
     def feed(self, request_id: str, chunk: Any) -> None:
         """See `Engine`."""
-        with _inference():
+        with inference():
             self._residents.feed(request_id, chunk)
         self._stalled = False
 
@@ -104,12 +105,12 @@ class SglangEngine:
 
     def step(self) -> list[StepOutput]:
         """See `Engine`."""
-        with _inference():
+        with inference():
             return self._step()
 
     def abort(self, request_id: str) -> None:
         """See `Engine`."""
-        with _inference():
+        with inference():
             self._residents.drop(request_id)
         self._stalled = False
 
@@ -238,8 +239,3 @@ class SglangEngine:
 
     def _ready(self, request_id: str) -> bool:
         return not self._runner.feedback or self._residents.is_ready(request_id)
-
-
-def _inference() -> AbstractContextManager[object]:
-    """Inference mode, which takes 50 us to enter and leave; nothing inside a session."""
-    return nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omni_core.engine.base import EngineRequest, RequestFailedError
+from omni_core.engine.common.active import ActiveSequence
 from omni_core.engine.sglang_engine.model import SglangRunner
 from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Part, Req
-from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.errors import OmniError
 
 
@@ -134,7 +134,6 @@ class Residents:
             resident = self._residents[req.rid]
             seq = resident.active.seq
             seq.row, seq.computed = -1, 0
-            resident.active.retracted = True
             self.retractions += 1
             self._runner.resume(seq)
             resident.held = self._runner.feedback and not self.is_ready(req.rid)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.engine.base import Attend, AttentionBatch, AttentionParts, Segment
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.torch_engine.kv import DecodeTables, KVCache
-from omni_core.engine.torch_engine.transfer import upload
 from omni_core.engine.torch_engine.varlen import VarlenAttention, reads_pages, varlen_parts
 
 

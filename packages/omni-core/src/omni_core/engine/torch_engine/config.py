@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import torch
 
 from omni_core.engine.base import ARRunner
-from omni_core.engine.options import ENGINE_OPTIONS, read_options
+from omni_core.engine.options import ENGINE_OPTIONS, Lookahead, read_options
 from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
 GIB = 1024**3
-
-Lookahead: TypeAlias = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

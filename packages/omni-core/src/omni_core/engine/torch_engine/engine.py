@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import compress, starmap
 from typing import Any
@@ -25,18 +25,19 @@ from omni_core.engine.base import (
     EngineStats,
     StepOutput,
 )
-from omni_core.engine.torch_engine.active import ActiveSequence
-from omni_core.engine.torch_engine.admission import check_request
+from omni_core.engine.common.admission import check_request
+from omni_core.engine.common.inference import inference
+from omni_core.engine.common.tokens import Draw, TokenSampler
+from omni_core.engine.common.transfer import HostCopy, StartCopy, upload
 from omni_core.engine.torch_engine.attention import StepAttention, attention, example
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.plan import StepPlan
 from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PrefixSharing
-from omni_core.engine.torch_engine.tokens import Draw, TokenSampler
-from omni_core.engine.torch_engine.transfer import HostCopy, StartCopy, upload
 from omni_core.engine.torch_engine.varlen import page_size_for
 
 
@@ -115,7 +116,7 @@ class TorchEngine:
 
     def feed(self, request_id: str, chunk: Any) -> None:
         """See `Engine`."""
-        with _inference():
+        with inference():
             self._residents.feed(request_id, chunk)
 
     def runnable(self) -> bool:
@@ -129,12 +130,12 @@ class TorchEngine:
 
     def step(self) -> list[StepOutput]:
         """See `Engine`. With look-ahead, the next step is launched before this one is resolved."""
-        with _inference():
+        with inference():
             return self._step()
 
     def abort(self, request_id: str) -> None:
         """See `Engine`."""
-        with _inference():
+        with inference():
             self._residents.end(request_id)
 
     def stats(self) -> EngineStats:
@@ -223,12 +224,7 @@ class TorchEngine:
         data = self._runner.collect(seqs, hidden, finished)
         found = map(logprobs.get, range(len(going)))
         learnt = zip(going, tokens, verdicts, data, found, strict=True)
-        outputs = list(starmap(ActiveSequence.output, learnt))
+        outputs = list(starmap(PagedSequence.output, learnt))
         for seq in compress(seqs, finished):
             self._residents.end(seq.request_id)
         return outputs
-
-
-def _inference() -> AbstractContextManager[object]:
-    """Inference mode, which takes 50 us to enter and leave; nothing inside a session."""
-    return nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from omni_core.engine.base import KVSpec
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.transfer import upload
 from omni_core.errors import ConfigError
 
 PAGE_SIZE = 16

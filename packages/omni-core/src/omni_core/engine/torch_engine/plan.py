@@ -8,19 +8,19 @@ from __future__ import annotations
 import msgspec
 
 from omni_core.engine.base import Segment, Sequence
-from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.attention import StepAttention
+from omni_core.engine.torch_engine.paged import PagedSequence
 
 
 class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """The rows of one step; of many steps in turn while the same sequences decode."""
 
     segments: list[Segment]
-    decodes: list[ActiveSequence]
+    decodes: list[PagedSequence]
     """Whose single rows come first."""
-    prompts: list[ActiveSequence]
+    prompts: list[PagedSequence]
     """Whose chunks follow."""
-    sampled: list[ActiveSequence]
+    sampled: list[PagedSequence]
     """Who samples, in the order of the segments."""
     seqs: list[Sequence]
     """Those of `sampled`."""
@@ -28,7 +28,7 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Of the newest step; None before the first."""
 
     @classmethod
-    def of(cls, decodes: list[ActiveSequence], chunks: dict[ActiveSequence, int]) -> StepPlan:
+    def of(cls, decodes: list[PagedSequence], chunks: dict[PagedSequence, int]) -> StepPlan:
         """A row of each that decodes, then so many rows of each prompt."""
         segments = [active.segment(count) for active, count in chunks.items()]
         sampling = [a for a, s in zip(chunks, segments, strict=True) if s.samples]

@@ -10,9 +10,9 @@ goes on.
 from __future__ import annotations
 
 from omni_core.engine.base import ARRunner, Sequence
-from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.plan import NOTHING, StepPlan
 from omni_core.engine.torch_engine.residents import Residents
 from omni_core.engine.torch_engine.sharing import PageId, PrefixSharing
@@ -54,8 +54,8 @@ class Planner:
         steady = self._residents.steady
         if steady is not None and self._goes_on(steady, LOOKAHEAD_DECODES if ahead else 1):
             return steady
-        decodes: list[ActiveSequence] = []
-        in_prefill: list[ActiveSequence] = []
+        decodes: list[PagedSequence] = []
+        in_prefill: list[PagedSequence] = []
         for active in self._residents.running.values():
             if active.seq.in_prefill:
                 in_prefill.append(active)
@@ -89,7 +89,7 @@ class Planner:
         self._steady_steps -= 1
         return True
 
-    def _steps_without_a_plan(self, active: ActiveSequence) -> int:
+    def _steps_without_a_plan(self, active: PagedSequence) -> int:
         """Decode steps before a sequence lacks a page or has all its tokens. Takes a page for the
         first of them."""
         if active.kv is None or not self._memory.extend(active.kv, active.seq.computed + 1):
@@ -97,11 +97,11 @@ class Planner:
         rows = self._memory.room(active.kv) - active.seq.computed
         return min(rows, active.max_tokens - active.generated)
 
-    def _chunks(self, in_prefill: list[ActiveSequence], room: int) -> dict[ActiveSequence, int]:
+    def _chunks(self, in_prefill: list[PagedSequence], room: int) -> dict[PagedSequence, int]:
         """Prompt rows of this step. A prompt that begins as another one whose pages are under way
         waits for these."""
         budget = min(room, self._config.prefill_chunk)
-        chunks: dict[ActiveSequence, int] = {}
+        chunks: dict[PagedSequence, int] = {}
         under_way: set[PageId] = set()
         for active in in_prefill:
             if budget <= 0:
@@ -118,8 +118,8 @@ class Planner:
 
     def _secure(
         self,
-        decodes: list[ActiveSequence],
-        chunks: dict[ActiveSequence, int],
+        decodes: list[PagedSequence],
+        chunks: dict[PagedSequence, int],
         *,
         may_retract: bool,
     ) -> bool:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omni_core.engine.base import ARRunner, EngineRequest, RequestFailedError
-from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.plan import StepPlan
 from omni_core.engine.torch_engine.sharing import PrefixSharing
 from omni_core.errors import OmniError
@@ -29,7 +29,7 @@ class _Waiting:
     request: EngineRequest
     arrived_s: float
     chunks: list[Any] = field(default_factory=list)
-    retracted: ActiveSequence | None = None
+    retracted: PagedSequence | None = None
 
 
 class Residents:
@@ -42,7 +42,7 @@ class Residents:
         sharing: PrefixSharing,
         *,
         pages_for: Callable[[int], int],
-        seat: Callable[[ActiveSequence], None],
+        seat: Callable[[PagedSequence], None],
         coalesce_s: float,
         clock: Callable[[], float],
     ) -> None:
@@ -55,7 +55,7 @@ class Residents:
         self._coalesce_s = coalesce_s
         self._clock = clock
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self.running: dict[str, ActiveSequence] = {}
+        self.running: dict[str, PagedSequence] = {}
         """The oldest first."""
         self.steady: StepPlan | None = None
         """The step that all who run take again, until somebody comes or goes; the planner sets it
@@ -116,7 +116,7 @@ class Residents:
                 self._enter(first.retracted)
                 self._runner.resume(first.retracted.seq)
 
-    def retract_newest(self) -> ActiveSequence:
+    def retract_newest(self) -> PagedSequence:
         """Take row and pages from the sequence that arrived last; it waits first in line."""
         request_id, active = self.running.popitem()
         self._leave(active)
@@ -147,7 +147,7 @@ class Residents:
         )
 
     def _open(self, waiting: _Waiting) -> None:
-        active = ActiveSequence.of(
+        active = PagedSequence.of(
             waiting.request,
             eos_token_ids=self._runner.eos_token_ids,
             max_len=self._runner.kv.max_len,
@@ -169,14 +169,14 @@ class Residents:
             self.end(seq.request_id)
             raise RequestFailedError(seq.request_id, exc) from exc
 
-    def _enter(self, active: ActiveSequence) -> None:
+    def _enter(self, active: PagedSequence) -> None:
         self.steady = None
         active.kv = self._memory.open()
         active.seq.row = active.kv.row
         self._seat(active)
         self.running[active.seq.request_id] = active
 
-    def _leave(self, active: ActiveSequence) -> None:
+    def _leave(self, active: PagedSequence) -> None:
         if active.kv is None:
             raise ValueError(f"request {active.seq.request_id!r} does not run")
         self.steady = None

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from omni_core.engine.base import ARRunner, EngineRequest
-from omni_core.engine.torch_engine.active import ActiveSequence
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.radix import Node
 from omni_core.types import IntArray
 
@@ -32,7 +32,7 @@ class PrefixSharing:
         self._enabled = enabled and runner.prefix_cache
         self.hit_tokens = 0
 
-    def reuse(self, active: ActiveSequence) -> None:
+    def reuse(self, active: PagedSequence) -> None:
         """Take what the prefix cache has of the rows before the newest token's, and of a prompt all
         but the last row, which samples."""
         if not self._shares(active) or active.kv is None:
@@ -48,7 +48,7 @@ class PrefixSharing:
             active.cached_tokens += found
             self.hit_tokens += found
 
-    def publish(self, active: ActiveSequence) -> None:
+    def publish(self, active: PagedSequence) -> None:
         """Put the full pages computed so far into the prefix cache. The row of a token that the
         host does not know, or that ended the reply, does not count."""
         if not self._shares(active) or active.kv is None:
@@ -63,7 +63,7 @@ class PrefixSharing:
 
         self._memory.publish(kv, self._keys(active, len(kv.shared), rows), keep)
 
-    def next_page(self, active: ActiveSequence) -> PageId | None:
+    def next_page(self, active: PagedSequence) -> PageId | None:
         """What a sequence will publish next; None if it has no full page left to publish. A second
         sequence with the same next page need not compute it."""
         if not self._shares(active) or active.kv is None:
@@ -78,10 +78,10 @@ class PrefixSharing:
         rows = request.prompt_len + len(tokens) - 1
         return self._memory.in_use(page_keys(request.row_keys, tokens, self._page_size, 0, rows))
 
-    def _shares(self, active: ActiveSequence) -> bool:
+    def _shares(self, active: PagedSequence) -> bool:
         return self._enabled and active.seq.request.row_keys is not None
 
-    def _keys(self, active: ActiveSequence, first: int, rows: int) -> Iterator[bytes]:
+    def _keys(self, active: PagedSequence, first: int, rows: int) -> Iterator[bytes]:
         keys = active.seq.request.row_keys
         if keys is None:
             return iter(())

@@ -19,8 +19,8 @@ import torch
 from torch.nn.attention.varlen import varlen_attn
 
 from omni_core.engine.base import Attend, AttentionParts, Segment
+from omni_core.engine.common.transfer import upload
 from omni_core.engine.torch_engine.kv import DecodeTables, KVCache
-from omni_core.engine.torch_engine.transfer import upload
 
 PAGE_SIZE = 256
 """FlashAttention 2 wants pages of a multiple of this."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from omni_core.engine.base import TokenLogprobs
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.transfer import upload
 
 
 class BatchLogprobs:

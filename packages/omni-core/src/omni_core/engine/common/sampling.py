@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.transfer import upload
 from omni_core.types import SamplingParams
 
 _SEEDS = 2**64

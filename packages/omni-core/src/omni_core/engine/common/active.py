@@ -1,22 +1,21 @@
-"""One admitted sequence: its KV pages, its sampling state, and when it ends.
+"""One admitted sequence: its sampling state, its tokens, and when it ends.
 
-Knows tokens, stop conditions and which rows come next. Knows nothing of batching or of the model.
+Knows tokens and stop conditions. Knows nothing of batching or of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from omni_core.engine.base import EngineRequest, Segment, Sequence, StepOutput, TokenLogprobs
+from omni_core.engine.base import EngineRequest, Sequence, StepOutput, TokenLogprobs
+from omni_core.engine.common.admission import output_limit
+from omni_core.engine.common.rules import RowRules
+from omni_core.engine.common.sampling import RowSampling
 from omni_core.engine.stop import StopTracker
-from omni_core.engine.torch_engine.admission import output_limit
-from omni_core.engine.torch_engine.memory import SequencePages
-from omni_core.engine.torch_engine.rules import RowRules
-from omni_core.engine.torch_engine.sampling import RowSampling
 from omni_core.types import FinishReason, SamplingParams
 
 
@@ -44,16 +43,12 @@ class ActiveSequence:
     max_tokens: int
     """Tokens after which the reply ends, the context's end included."""
     stops: StopTracker | None
-    kv: SequencePages | None = None
-    """None while it does not run: retracted, or gone."""
     rules: RowRules | None = None
-    """Of the row it has in `kv`."""
+    """Of the row it has."""
     in_flight: int = 0
     """Tokens sampled on the device that the host does not know yet."""
     cached_tokens: int = 0
     """Prompt rows found in the prefix cache when first admitted."""
-    retracted: bool = False
-    """At least once."""
 
     @classmethod
     def of(
@@ -63,7 +58,7 @@ class ActiveSequence:
         eos_token_ids: frozenset[int],
         max_len: int,
         text: Callable[[list[int]], str],
-    ) -> ActiveSequence:
+    ) -> Self:
         """A sequence at its first row."""
         params = request.sampling
         return cls(
@@ -75,31 +70,9 @@ class ActiveSequence:
         )
 
     @property
-    def known_rows(self) -> int:
-        """Rows whose input the host knows but for the newest token's, which samples: after a
-        retraction these are recomputed. Before the first token, the prompt without its last row."""
-        return self.seq.request.prompt_len + len(self.seq.tokens) - 1
-
-    @property
-    def prefill_rows(self) -> int:
-        """Rows to compute before the next decode step."""
-        last_too = not self.seq.tokens and not self.seq.request.open_prompt
-        return self.known_rows + last_too - self.seq.computed
-
-    @property
     def generated(self) -> int:
         """Tokens sampled, those in flight included."""
         return len(self.seq.tokens) + self.in_flight
-
-    def segment(self, count: int) -> Segment:
-        """The next `count` rows of a sequence in prefill."""
-        seq, end = self.seq, self.seq.computed + count
-        samples = not seq.tokens and end == seq.request.prompt_len
-        return Segment(seq=seq, start=seq.computed, count=count, samples=samples)
-
-    def decode_segment(self) -> Segment:
-        """The row of the newest token, or the last of an open prompt."""
-        return Segment(seq=self.seq, start=self.seq.computed, count=1, samples=True)
 
     def take(self, token: int) -> Verdict:
         """The host knows the oldest token in flight: keep it, and decide on it."""

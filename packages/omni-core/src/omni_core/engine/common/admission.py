@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from omni_core.engine.base import EngineRequest
+from omni_core.engine.common.rules import check_sampling
 from omni_core.engine.stop import StopMatcher
-from omni_core.engine.torch_engine.rules import check_sampling
 from omni_core.errors import ContextLengthError, RequestError
 
 

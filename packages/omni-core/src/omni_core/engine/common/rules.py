@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from omni_core.engine.torch_engine.transfer import upload
+from omni_core.engine.common.transfer import upload
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
 

@@ -14,11 +14,11 @@ import msgspec
 import torch
 
 from omni_core.engine.base import TokenLogprobs
-from omni_core.engine.torch_engine.active import ActiveSequence
-from omni_core.engine.torch_engine.logprobs import BatchLogprobs
-from omni_core.engine.torch_engine.rules import LogitsRules, RowRules
-from omni_core.engine.torch_engine.sampling import BatchSampler
-from omni_core.engine.torch_engine.transfer import StartCopy, TokenCopy, upload
+from omni_core.engine.common.active import ActiveSequence
+from omni_core.engine.common.logprobs import BatchLogprobs
+from omni_core.engine.common.rules import LogitsRules, RowRules
+from omni_core.engine.common.sampling import BatchSampler
+from omni_core.engine.common.transfer import StartCopy, TokenCopy, upload
 
 
 class Draw(msgspec.Struct, frozen=True, eq=False):
@@ -74,14 +74,14 @@ class TokenSampler:
         if seq.tokens:
             self._newest[seq.row] = seq.tokens[-1]
 
-    def decode_rows(self, active: list[ActiveSequence]) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode_rows(self, active: Sequence[ActiveSequence]) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the batch and newest tokens (D,) of sequences; mostly those that drew last."""
         if [a.rules for a in active] == self._members.key:
             return self._members.rows, self._drawn
         rows = upload([a.seq.row for a in active], self._rules.device)
         return rows, self._newest[rows]
 
-    def draw(self, active: list[ActiveSequence], logits: torch.Tensor) -> Draw:
+    def draw(self, active: Sequence[ActiveSequence], logits: torch.Tensor) -> Draw:
         """One token for each, from float32 (M, vocab) logits, which it overwrites."""
         members = self._prepared(active)
         raw = members.logprobs.before_rules(logits)
@@ -92,7 +92,7 @@ class TokenSampler:
         rest = members.logprobs.of_tokens(raw, tokens)
         return Draw(self._start_copy([tokens, *rest]), members.logprobs.read)
 
-    def _prepared(self, active: list[ActiveSequence]) -> _Members:
+    def _prepared(self, active: Sequence[ActiveSequence]) -> _Members:
         key = [a.rules for a in active if a.rules is not None]
         if key != self._members.key:  # rules have no equality: the very same rows
             self._members = _Members(key, active, self._rules)

@@ -1,0 +1,1 @@
+"""What every engine does to a request beside the model: admission, drawing tokens, and its end."""

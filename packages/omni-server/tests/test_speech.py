@@ -1,0 +1,307 @@
+"""POST /v1/audio/speech and GET /v1/audio/voices: what comes, when, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import replace
+from io import BytesIO
+
+import av
+import httpx
+import numpy as np
+import pytest
+
+from omni_core.errors import ContextLengthError, OutOfMemoryError, StageDiedError
+from omni_core.media.encode import pcm16
+from omni_core.types import Finished, SamplingParams, Usage
+from omni_server.audio import Base64Pieces
+
+PATH = "/v1/audio/speech"
+WITHIN_S = 1.0
+USAGE = Usage(prompt_tokens=6, audio_tokens=12)
+FINISHED = Finished(finish_reason="stop", usage=USAGE)
+PIECES = [480, 31, 22_050, 1_470]
+FILES = {
+    "mp3": ("audio/mpeg", (b"\xff\xf3", b"\xff\xfb"), 22_050),
+    "opus": ("audio/ogg", (b"OggS",), 48_000),
+    "aac": ("audio/aac", (b"\xff\xf1",), 22_050),
+    "flac": ("audio/flac", (b"fLaC",), 22_050),
+    "wav": ("audio/wav", (b"RIFF\xff\xff\xff\xffWAVE",), 22_050),
+}
+
+
+@pytest.fixture
+def pipeline(pipeline, kit):
+    starts = np.cumsum([0, *PIECES[:-1]])
+    said = [kit.sound(int(start), size) for start, size in zip(starts, PIECES, strict=True)]
+    pipeline.script = lambda request: [*said, FINISHED]
+    return pipeline
+
+
+@pytest.fixture
+def said(kit):
+    return kit.sound(0, sum(PIECES)).samples
+
+
+async def speak(server, **body):
+    return await server.http.post(PATH, json={"input": "Hello there.", "voice": "ethan", **body})
+
+
+def decoded(data):
+    """All samples and the rate, by FFmpeg."""
+    with av.open(BytesIO(data)) as file:
+        resampler = av.AudioResampler(format="flt", layout="mono")
+        frames = [f for frame in file.decode(audio=0) for f in resampler.resample(frame)]
+        rate = file.streams.audio[0].rate
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]), rate
+
+
+@pytest.mark.parametrize("fmt", FILES)
+async def test_every_format_is_a_file_of_its_kind(live, kit, fmt, said):
+    response = await speak(live, response_format=fmt)
+    media_type, magic, rate = FILES[fmt]
+    assert response.status_code == 200
+    assert response.headers["content-type"] == media_type
+    assert response.headers["transfer-encoding"] == "chunked"
+    assert response.headers["x-request-id"].startswith("speech-")
+    assert response.content.startswith(magic)
+    heard, file_rate = decoded(response.content)
+    assert file_rate == rate
+    priming = {"mp3": 3_409, "aac": 2_048}.get(fmt, 0) / kit.RATE
+    longer_s = len(heard) / file_rate - len(said) / kit.RATE
+    assert -1 / file_rate < longer_s <= 0.08 + priming
+
+
+async def test_pcm_is_24_khz_without_a_header(local, kit, said):
+    response = await speak(local, response_format="pcm")
+    assert response.headers["content-type"] == "audio/pcm"
+    assert len(response.content) == pytest.approx(2 * len(said) * 24_000 / kit.RATE, abs=4)
+    assert len(response.content) % 2 == 0
+
+
+async def test_wav_holds_the_samples_of_the_pipeline_at_its_rate(local, said):
+    response = await speak(local, response_format="wav")
+    assert response.content[24:28] == (22_050).to_bytes(4, "little")
+    assert response.content[44:] == pcm16(said)
+
+
+async def test_mp3_is_the_default(local):
+    default = await speak(local)
+    assert default.headers["content-type"] == "audio/mpeg"
+    assert default.content == (await speak(local, response_format="mp3")).content
+    assert default.content == (await speak(local, stream_format="audio", speed=1)).content
+
+
+@pytest.mark.parametrize("fmt", ["mp3", "pcm", "wav"])
+async def test_events_add_up_to_the_file(live, fmt):
+    whole = await speak(live, response_format=fmt)
+    response = await speak(live, response_format=fmt, stream_format="sse")
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *frames, last, end = response.text.split("\n\n")
+    assert (last, end) == ("data: [DONE]", "")
+    *deltas, done = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    assert len(deltas) > 1
+    assert {delta["type"] for delta in deltas} == {"speech.audio.delta"}
+    texts = [delta["audio"] for delta in deltas]
+    assert base64.b64decode("".join(texts), validate=True) == whole.content
+    assert b"".join(base64.b64decode(text, validate=True) for text in texts) == whole.content
+    usage = {"input_tokens": 6, "output_tokens": 12, "total_tokens": 18}
+    assert done == {"type": "speech.audio.done", "usage": usage}
+
+
+def test_pieces_of_bytes_decode_alone_and_joined():
+    pieces = Base64Pieces()
+    texts = [pieces.push(data) for data in (b"a", b"", b"bcde", b"fghij")] + [pieces.flush()]
+    assert texts == ["", "", "YWJj", "ZGVmZ2hp", "ag=="]
+
+
+async def test_what_the_pipeline_is_asked(local):
+    headers = {"authorization": "Bearer k", "x-request-id": "mine"}
+    body = {
+        "input": "  Read me.\n", "model": "lab/parrot", "voice": {"id": "CHELSIE"}, "seed": 3,
+        "stage_params": {"voice": {"temperature": 0}}, "timeout": 9, "user": "ann",
+        "instructions": "", "ref_audio": None,
+    }  # fmt: skip
+    response = await local.http.post(PATH, json=body, headers=headers)
+    assert response.status_code == 200
+    assert response.headers["x-request-id"] == "mine"
+    [request] = local.pipeline.requests
+    assert (request.read_aloud, request.messages) == ("Read me.", ())
+    assert request.params.modalities == ("audio",)
+    assert request.params.voice == "Chelsie"
+    assert request.params.sampling.seed == 3
+    assert request.params.stage_params == {"voice": SamplingParams(temperature=0.0)}
+    assert (request.request_id, request.timeout_s) == ("mine", 9.0)
+    assert request.client.endswith(" ann")
+
+
+async def test_speed_changes_the_length(local):
+    normal = await speak(local, response_format="pcm")
+    for speed in (0.5, 2):
+        other = await speak(local, response_format="pcm", speed=speed)
+        assert len(other.content) * speed == pytest.approx(len(normal.content), rel=0.1)
+
+
+REFUSED = [
+    # body, param, words the message must have
+    ({"input": None}, "input", "string"),
+    ({"input": 5}, "input", "string"),
+    ({"input": ""}, "input", "1"),
+    ({"input": " \n\t"}, "input", "blank"),
+    ({"input": "x" * 4097}, "input", "4096"),
+    ({"voice": "nobody"}, "voice", "Ethan, Chelsie"),
+    ({"voice": "alloy"}, "voice", "Ethan, Chelsie"),
+    ({"voice": ""}, "voice", "Ethan, Chelsie"),
+    ({"voice": {"id": "x"}}, "voice", "Ethan, Chelsie"),
+    ({"voice": {}}, "voice.id", "Missing"),
+    ({"voice": 7}, "voice", "integer"),
+    ({"response_format": "midi"}, "response_format", "mp3, opus"),
+    ({"response_format": ""}, "response_format", "mp3, opus"),
+    ({"response_format": 1}, "response_format", "string"),
+    ({"stream_format": "chunks"}, "stream_format", "audio, sse"),
+    ({"speed": 0.24}, "speed", "0.25"),
+    ({"speed": 4.1}, "speed", "4"),
+    ({"speed": 0}, "speed", "0.25"),
+    ({"speed": "fast"}, "speed", "number"),
+    ({"instructions": "Whisper."}, "instructions", "not supported"),
+    ({"instructions": ["x"]}, "instructions", "array"),
+    ({"ref_audio": "http://127.0.0.1/x"}, "ref_audio", "clone"),
+    ({"ref_text": "x"}, "ref_text", "clone"),
+    ({"speaker_embedding": [0.1]}, "speaker_embedding", "clone"),
+    ({"seed": 1.5}, "seed", "integer"),
+    ({"stage_params": {"voyce": {}}}, "stage_params.voyce", "'voice'"),
+    ({"stage_params": {"voice": {"top_p": 2}}}, "stage_params.voice.top_p", "1"),
+    ({"timeout": 0}, "timeout", "0"),
+    ({"user": 3}, "user", "string"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "words"), REFUSED, ids=lambda v: str(v)[:40])
+async def test_refused_with_400_naming_the_field(local, body, param, words):
+    for more in ({}, {"stream_format": "sse"}):
+        response = await speak(local, **{**more, **body})
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", param)
+        assert words in error["message"]
+    assert not local.pipeline.requests
+    assert (await speak(local)).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"input": "\\ud800"}', b'{"input": NaN}'])
+async def test_bodies_that_are_none(local, body):
+    response = await local.http.post(PATH, content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_other_models_are_not_here(local):
+    response = await speak(local, model="tts-1")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+async def test_a_pipeline_that_cannot_says_why(local):
+    info = local.pipeline.info
+    local.pipeline.info = replace(info, reads_aloud=False)
+    error = (await speak(local)).json()["error"]
+    assert (error["param"], error["code"]) == ("model", "unsupported_model")
+    assert "cannot read a text aloud" in error["message"]
+    local.pipeline.info = replace(info, refused_modalities={"audio": "it has no beak"})
+    local.pipeline.modalities = ("text",)
+    response = await speak(local)
+    assert response.status_code == 400
+    assert "it has no beak" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+async def test_errors_before_the_first_audio_keep_their_status(local, stream_format):
+    long = ContextLengthError("too long", param="read_aloud")
+    for error, status, param in ((long, 400, "input"), (OutOfMemoryError("full"), 503, None)):
+        local.pipeline.script = lambda request, error=error: [error]
+        response = await speak(local, stream_format=stream_format)
+        assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+        assert ("retry-after" in response.headers) == error.retryable
+        assert response.headers["x-request-id"].startswith("speech-")
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+async def test_an_error_in_the_middle_breaks_the_transfer(live, kit, stream_format):
+    for error in (StageDiedError("gone"), ZeroDivisionError("secret")):
+        live.pipeline.script = lambda request, error=error: [kit.sound(0, 9_600), error]
+        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message"):
+            await speak(live, response_format="pcm", stream_format=stream_format)
+
+
+async def test_audio_leaves_as_it_is_made(live, kit):
+    gate = asyncio.Event()
+    first, second = kit.sound(0, 4_800), kit.sound(4_800, 99)
+    live.pipeline.script = lambda request: [first, gate, second, FINISHED]
+    for fmt in ("mp3", "opus", "aac", "wav", "pcm"):
+        gate.clear()
+        body = {"input": "Hi", "response_format": fmt}
+        async with live.http.stream("POST", PATH, json=body) as response:
+            pieces = response.aiter_bytes()
+            assert await asyncio.wait_for(anext(pieces), WITHIN_S)
+            assert live.pipeline.running == 1
+            gate.set()
+            assert b"".join([piece async for piece in pieces])
+
+
+async def test_a_client_that_leaves_aborts_the_request(live, kit):
+    live.pipeline.script = lambda request: [kit.sound(0, 4_800), asyncio.Event()]
+    async with live.http.stream("POST", PATH, json={"input": "Hi", "response_format": "wav"}) as r:
+        await anext(r.aiter_bytes())
+    await asyncio.wait_for(live.pipeline.closed.wait(), WITHIN_S)
+    assert live.pipeline.running == 0
+    async with asyncio.timeout(WITHIN_S):
+        while 'omni_requests_total{status="499"} 1.0' not in (await live.http.get("/metrics")).text:
+            await asyncio.sleep(0)
+
+
+async def test_many_at_once_are_not_mixed(live, kit):
+    def say(request):
+        start = 100_000 * int(request.read_aloud)
+        return [kit.sound(start + i * 960, 960) for i in range(5)] + [FINISHED]
+
+    live.pipeline.script = say
+    replies = await asyncio.gather(
+        *(speak(live, input=str(i), response_format="wav") for i in range(50))
+    )
+    for number, reply in enumerate(replies):
+        assert reply.content[44:] == pcm16(kit.sound(100_000 * number, 4_800).samples)
+
+
+async def test_the_sdk_reads_and_streams(live, kit, said):
+    speech = live.openai.audio.speech
+    asked = {"model": kit.MODEL, "voice": "ethan", "input": "Hi", "response_format": "wav"}
+    whole = await speech.create(**asked)
+    assert whole.content[44:] == pcm16(said)
+    async with speech.with_streaming_response.create(**asked) as response:
+        assert response.headers["content-type"] == "audio/wav"
+        pieces = [piece async for piece in response.iter_bytes()]
+    assert b"".join(pieces) == whole.content
+
+
+async def test_nothing_said_is_an_empty_file(local):
+    local.pipeline.script = lambda request: [FINISHED]
+    assert (await speak(local, response_format="pcm")).content == b""
+    assert len((await speak(local, response_format="wav")).content) == 44
+
+
+async def test_voices(local):
+    listed = (await local.http.get("/v1/audio/voices")).json()
+    assert [voice["id"] for voice in listed["voices"]] == ["Ethan", "Chelsie"]
+    assert all(set(voice) == {"id", "name"} for voice in listed["voices"])
+    assert listed["default_voice"] == "Ethan"
+    for method, path in (("POST", ""), ("DELETE", "/Ethan")):
+        response = await local.http.request(method, f"/v1/audio/voices{path}")
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["code"] == "unsupported_operation"
+        assert "cannot clone" in error["message"]
+    local.pipeline.modalities = ("text",)
+    silent = {"voices": [], "default_voice": None}
+    assert (await local.http.get("/v1/audio/voices")).json() == silent
