@@ -405,3 +405,31 @@ def test_a_second_interrupt_kills(echo_environment):
             pass
         assert server.stop(signal.SIGINT) == 130
         server.leaves_nothing()
+
+
+def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
+    environment, checkpoint = echo_environment
+    access, keys = tmp_path / "access.log", tmp_path / "admin.keys"
+    keys.write_text("root-key\n")
+    keys.chmod(0o600)
+    options = ["--access-log", str(access), "--admin-key-file", str(keys), "--rate-limit", "2"]
+    with ServeProcess({**environment, "OMNI_API_KEYS": "user-key"}, checkpoint, *options) as server:
+        assert server.chat("one").status_code == 401
+        server.http.headers["authorization"] = "Bearer user-key"
+        assert [server.chat("one").status_code for _ in range(3)] == [200, 200, 429]
+        assert server.http.get("/admin/info").status_code == 403
+        server.http.headers["authorization"] = "Bearer root-key"
+        set_to = server.http.put("/admin/log-level", json={"level": "INFO"})
+        assert set_to.json() == {"level": "INFO"}
+        info = server.http.get("/admin/info").json()
+        assert (info["checkpoint"], info["door"]["state"]) == ("echo-model", "open")
+        pids = {stage["pid"] for stage in info["health"]["stages"].values()}
+        for pid in pids:
+            assert b"user-key" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert server.stop(signal.SIGTERM) == 0
+        said = server.process.stdout.read()
+    assert "logging from INFO on" in said
+    logged = access.read_text()
+    assert not re.search("user-key|root-key", said + logged)
+    statuses = [json.loads(line)["status"] for line in logged.splitlines()]
+    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200]
