@@ -253,6 +253,20 @@ async def test_the_log_level_is_set_here_and_in_the_stages(shortcut, kit):
         logging.getLogger().setLevel(before)
 
 
+async def test_a_profile_is_of_a_stage_there_is_and_takes_a_minute_at_most(shortcut):
+    live = shortcut(admin_keys=ADMIN)
+    live.http.headers.update(bearer("root-key"))
+    for body, param in (
+        ({"stage": "nobody"}, "stage"),
+        ({"stage": "voice", "seconds": 61}, "seconds"),
+        ({"stage": "voice", "seconds": 0}, "seconds"),
+        ({"seconds": 1}, "stage"),
+    ):
+        response = await live.http.post("/admin/profile", json=body)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+
+
 # -- rates
 
 
@@ -395,6 +409,18 @@ async def test_every_response_has_an_id(shortcut, kit):
             assert re.fullmatch("req_[0-9a-f]{32}", drawn.headers["x-request-id"])
     wrong = await live.http.delete("/v1/models", headers=bearer("user-key"))
     checked_error(wrong, 405, "method_not_allowed")
+
+
+async def test_clients_cannot_make_up_labels_of_metrics(local):
+    for name in ("a", "b"):
+        await local.http.get(f"/nowhere/{name}")
+        await local.http.request(f"M{name}", "/live")
+    lines = (await local.http.get("/metrics")).text.splitlines()
+    labels = [line for line in lines if line.startswith("omni_http_responses_total")]
+    assert labels == [
+        'omni_http_responses_total{method="GET",route="unknown",status="404"} 2.0',
+        'omni_http_responses_total{method="unknown",route="/live",status="405"} 2.0',
+    ]
 
 
 async def test_a_bug_has_an_id_and_a_line_too(shortcut, kit):

@@ -423,6 +423,11 @@ def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
         assert set_to.json() == {"level": "INFO"}
         info = server.http.get("/admin/info").json()
         assert (info["checkpoint"], info["door"]["state"]) == ("echo-model", "open")
+        asked = {"stage": "writer", "seconds": 0.1}
+        profile = server.http.post("/admin/profile", json=asked).text.splitlines()
+        assert profile
+        assert all(re.fullmatch(r"front;[^;]+;.* \d+", line) for line in profile)
+        assert any("stage-writer" in line and "Writer.run" in line for line in profile)
         pids = {stage["pid"] for stage in info["health"]["stages"].values()}
         for pid in pids:
             assert b"user-key" not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -432,4 +437,4 @@ def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
     logged = access.read_text()
     assert not re.search("user-key|root-key", said + logged)
     statuses = [json.loads(line)["status"] for line in logged.splitlines()]
-    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200]
+    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200, 200]

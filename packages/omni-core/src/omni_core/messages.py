@@ -220,6 +220,21 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorInfo
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Look at the stacks of the process for so long, then answer."""
+
+    query_id: int
+    seconds: float
+
+
+class ProfileReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What its threads were seen doing, and how often; see `omni_core.stage.sampler`."""
+
+    query_id: int
+    process: str
+    stacks: dict[str, int]
+
+
 class LogLevel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Log what is at least of this level from now on."""
 
@@ -242,10 +257,21 @@ ToStage: TypeAlias = (
     | PeerDied
     | Ping
     | StatsQuery
+    | Profile
     | LogLevel
     | Shutdown
 )
 ToCoordinator: TypeAlias = (
-    Hello | Progress | Ready | Emit | Done | Fail | Released | Pong | StatsReply | Crash
+    Hello
+    | Progress
+    | Ready
+    | Emit
+    | Done
+    | Fail
+    | Released
+    | Pong
+    | StatsReply
+    | ProfileReply
+    | Crash
 )
 AnyMessage: TypeAlias = ToStage | ToCoordinator

@@ -242,6 +242,11 @@ class Pipeline:
         "WARNING", "ERROR"."""
         self._running().set_log_level(level)
 
+    async def profile(self, stage: str, seconds: float) -> dict[str, dict[str, int]]:
+        """{process: {"thread;outermost;...;innermost": how often it was seen}}: the Python stacks
+        of the processes in which a stage runs, looked at for so long."""
+        return await self._running().profile(stage, seconds)
+
     def _running(self) -> Runtime:
         if self._runtime is None:
             raise NotReadyError("enter the pipeline first: `async with Pipeline.load(...)`")

@@ -29,8 +29,10 @@ from omni_server.stream import CLIENT_CLOSED_REQUEST, INTERNAL_SERVER_ERROR
 REQUEST_ID: Final = "x-request-id"
 STANDARD_OUTPUT: Final = "-"
 _LONGEST_PATH: Final = 200
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNKNOWN: Final = "unknown"
-"""The route in metrics of what matches none, for clients can make up any number of those."""
+"""In metrics, the route of what matches none and any other method: clients can make up any number
+of those."""
 
 OnAccess: TypeAlias = Callable[[RequestRecord], None]
 """Told of each request once it is over, on the event loop."""
@@ -75,7 +77,8 @@ class Access:
         route = scope.get("route")
         pattern: str | None = None if route is None else route.path
         record.route = pattern or scope["path"][:_LONGEST_PATH]
-        self._metrics.answered(record.method, pattern or _UNKNOWN, record.status)
+        method = record.method if record.method in _METHODS else _UNKNOWN
+        self._metrics.answered(method, pattern or _UNKNOWN, record.status)
         self._on_access(record)
 
 

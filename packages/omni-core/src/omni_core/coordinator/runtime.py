@@ -22,6 +22,7 @@ from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
 from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
+from omni_core.coordinator.profiles import ProfileDesk, Stacks
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
@@ -34,6 +35,7 @@ from omni_core.messages import (
     Hello,
     LogLevel,
     Pong,
+    ProfileReply,
     Progress,
     Ready,
     Released,
@@ -78,12 +80,12 @@ class Runtime:
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self._run, self.run_dir = run, run.path
+        send = self._links.send
         self.coordinator = Coordinator(
-            *(plan.stages, plan.entry, self._fleet, self._links.send),
-            limits=limits,
-            observer=observer,
+            plan.stages, plan.entry, self._fleet, send, limits=limits, observer=observer
         )
-        self._stats = StatsDesk(self._fleet, self._links.send)
+        self._stats = StatsDesk(self._fleet, send)
+        self._profiles = ProfileDesk(self._fleet, send)
         self._supervisor = Supervisor(
             *(tasks, self._fleet, self.coordinator, self._links),
             Guests(self._fleet, self._links, remote),
@@ -161,6 +163,10 @@ class Runtime:
         for process in self._fleet.living():
             self._links.send(process, LogLevel(level=level))
 
+    async def profile(self, stage: str, seconds: float) -> dict[str, Stacks]:
+        """{process: what its threads do meanwhile}, of the processes of a stage."""
+        return await self._profiles.ask(stage, seconds)
+
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
@@ -206,6 +212,8 @@ class Runtime:
                 self._supervisor.watchdog.answered(message.process)
             case StatsReply():
                 self._stats.answer(message)
+            case ProfileReply():
+                self._profiles.answer(message)
             case _:
                 assert_never(message)
 
