@@ -24,6 +24,7 @@ from omni_server.keys import KeyRing, read_key_file
 from omni_server.rate import MOST_CLIENTS, RateLimiter
 from omni_server.record import RequestRecord
 from omni_server.settings import Settings
+from omni_server.version import checked_out
 
 KEYS = KeyRing.of(["user-key", "other-key"])
 ADMIN = KeyRing.of(["root-key"])
@@ -544,6 +545,21 @@ async def test_the_version_says_what_runs(local):
     assert said["cards"] == ["Card"]
     assert said["stages"]["thinker"]["ar_engine"] == "torch"
     assert said["commit"] is None or re.fullmatch("[0-9a-f]{40}", said["commit"])
+
+
+def test_the_commit_of_a_working_tree_is_read_without_git(tmp_path):
+    git = tmp_path / ".git"
+    assert checked_out(git) is None
+    (git / "refs" / "heads").mkdir(parents=True)
+    head, loose = git / "HEAD", git / "refs" / "heads" / "main"
+    head.write_text("ref: refs/heads/main\n")
+    assert checked_out(git) is None
+    (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{'b' * 40} refs/heads/main\n")
+    assert checked_out(git) == "b" * 40
+    loose.write_text(f"{'c' * 40}\n")
+    assert checked_out(git) == "c" * 40
+    head.write_text(f"{'d' * 40}\n")
+    assert checked_out(git) == "d" * 40
 
 
 async def test_the_queue_wait_is_told_by_output(kit):

@@ -64,11 +64,11 @@ def commit() -> str | None:
     installed: str | None = json.loads(said or "{}").get("vcs_info", {}).get("commit_id")
     root = _PACKAGE.parents[len(_PLACE.parts) - 1]
     if installed is None and root / _PLACE == _PACKAGE:
-        return _checked_out(root / ".git")
+        return checked_out(root / ".git")
     return installed
 
 
-def _checked_out(git: Path) -> str | None:
+def checked_out(git: Path) -> str | None:
     """The commit of a working tree, by git's own files."""
     try:
         head = (git / "HEAD").read_text().strip()
