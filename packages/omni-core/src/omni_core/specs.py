@@ -124,7 +124,8 @@ class ModelInfo:
     logprobs: bool = False
     """Text comes with log-probabilities where `SamplingParams.logprobs` asks for them."""
     reads_aloud: bool = False
-    """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio."""
+    """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio; the
+    entry stage gets it as `{"read_aloud": text}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

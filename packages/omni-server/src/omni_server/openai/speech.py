@@ -1,7 +1,7 @@
 """POST /v1/audio/speech: a text read aloud, as one file or as server-sent events.
 
-Knows the body's meaning and how events of the pipeline become bytes. The encoding itself is
-`omni_core.media`'s, and happens in threads.
+Knows how events of the pipeline become bytes, in threads. What a request may say is
+`speech_call`'s, the encoding is `omni_core.media`'s.
 """
 
 from __future__ import annotations
@@ -11,55 +11,39 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omni_core import types as core
-from omni_core.errors import OmniError, RequestError, StageError
+from omni_core.errors import OmniError, StageError
 from omni_core.media.encode_stream import (
     PCM_RATE,
     STREAM_MEDIA_TYPES,
     StreamEncoder,
     stream_encoder,
 )
-from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, Finished, RequestParams, SamplingParams
+from omni_core.types import AudioDelta, Finished
 from omni_server.audio import Base64Pieces
 from omni_server.body import read_body
 from omni_server.callers import client_key, own_request_id
 from omni_server.context import ServerContext
 from omni_server.errors import error_response
 from omni_server.metrics import RequestTimer
-from omni_server.openai.call import check_model
-from omni_server.openai.sampling import stage_sampling
-from omni_server.openai.voices import voice_named
-from omni_server.schema.decode import decode_body
-from omni_server.schema.speech import SpeechBody
+from omni_server.openai.speech_call import SpeechCall, parse_call
 from omni_server.stream import (
     CLIENT_CLOSED_REQUEST,
+    INTERNAL_SERVER_ERROR,
     ClientGoneError,
     EventStream,
     StreamedResponse,
     sse,
 )
 
-DEFAULT_FORMAT = "mp3"
-StreamFormat: TypeAlias = Literal["audio", "sse"]
 _CLIENTS_NAMES = {"read_aloud": "input"}
 """What the API calls a field of the pipeline's request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechCall:
-    """A checked request and the shape of its answer."""
-
-    request: core.Request
-    audio_format: str
-    speed: float
-    stream_format: StreamFormat
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -75,106 +59,48 @@ def router(context: ServerContext) -> APIRouter:
 
 
 async def _answer(request: Request, context: ServerContext) -> Response:
+    """Own the request's timer until there is a stream to own it: it is counted once."""
     timer = RequestTimer(context.metrics)
+    status, gone_s = INTERNAL_SERVER_ERROR, None
+    streaming = False
     headers = {"x-request-id": f"speech-{uuid.uuid4().hex}"}
     try:
         headers["x-request-id"] = own_request_id(request) or headers["x-request-id"]
-        body = decode_body(await read_body(request, context.settings.max_body_bytes), SpeechBody)
-        call = _parse(body, request, context, headers["x-request-id"])
+        call = await _read_call(request, context, headers["x-request-id"])
+        streaming = True
+        return _stream(call, headers, context, timer)
     except ClientGoneError as gone:
-        timer.end(CLIENT_CLOSED_REQUEST, gone.noticed_s)
+        status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except OmniError as error:
-        timer.end(error.status)
+        status = error.status
         response = error_response(error)
         response.headers.update(headers)
         return response
-    if call.stream_format == "sse":
-        frames = _frames(call, _Events(), context, timer)
-        return EventStream(frames, headers, timer.end)
+    finally:
+        if not streaming:
+            timer.end(status, gone_s)
+
+
+def _stream(
+    call: SpeechCall, headers: dict[str, str], context: ServerContext, timer: RequestTimer
+) -> StreamedResponse:
+    if call.as_events:
+        return EventStream(_frames(call, _Events(), context, timer), headers, timer.end)
     media_type = STREAM_MEDIA_TYPES[call.audio_format]
     return StreamedResponse(_frames(call, _File(), context, timer), headers, timer.end, media_type)
 
 
-def _parse(
-    body: SpeechBody, request: Request, context: ServerContext, request_id: str
-) -> SpeechCall:
-    pipeline, longest_s = context.pipeline, context.settings.request_timeout_s
-    check_model(body.model, context.settings.served_model_name)
-    _require_reader(pipeline)
-    _refuse_unsupported(body)
-    return SpeechCall(
-        request=core.Request(
-            read_aloud=_text(body.input),
-            params=RequestParams(
-                modalities=("audio",),
-                voice=_voice(body, pipeline),
-                sampling=SamplingParams(seed=body.seed),
-                stage_params=stage_sampling(body, pipeline.stages),
-            ),
-            request_id=request_id,
-            client=client_key(request, body.user),
-            timeout_s=min(filter(None, (body.timeout, longest_s)), default=None),
-        ),
-        audio_format=_one_of(body.response_format, tuple(STREAM_MEDIA_TYPES), "response_format")
-        or DEFAULT_FORMAT,
-        speed=1.0 if body.speed is None else body.speed,
-        stream_format="sse"
-        if _one_of(body.stream_format, ("audio", "sse"), "stream_format") == "sse"
-        else "audio",
+async def _read_call(request: Request, context: ServerContext, request_id: str) -> SpeechCall:
+    settings = context.settings
+    return parse_call(
+        await read_body(request, settings.max_body_bytes),
+        pipeline=context.pipeline,
+        served_model_name=settings.served_model_name,
+        request_id=request_id,
+        client_named=partial(client_key, request),
+        longest_s=settings.request_timeout_s,
     )
-
-
-def _require_reader(pipeline: Pipeline) -> None:
-    if "audio" not in pipeline.modalities:
-        why = pipeline.info.refused_modalities.get("audio", "this pipeline emits text only")
-    elif not pipeline.info.reads_aloud:
-        why = "this model answers messages and cannot read a text aloud; use /v1/chat/completions"
-    else:
-        return
-    raise RequestError(
-        f"Speech is not served here: {why}.", param="model", code="unsupported_model"
-    )
-
-
-def _refuse_unsupported(body: SpeechBody) -> None:
-    """Fields that would change the speech and that nothing here honours."""
-    reasons = {
-        "instructions": "the model's voice has no control for it",
-        "ref_audio": "the model cannot clone voices",
-        "ref_text": "the model cannot clone voices",
-        "speaker_embedding": "the model cannot clone voices",
-    }
-    for name, reason in reasons.items():
-        if getattr(body, name) not in (None, ""):
-            raise RequestError(
-                f"'{name}' is not supported: {reason}; leave it out.",
-                param=name,
-                code="unsupported_parameter",
-            )
-
-
-def _text(given: str) -> str:
-    """What is to be said: white space around it has no sound."""
-    if not (text := given.strip()):
-        raise RequestError("'input' is blank; send the text to read aloud.", param="input")
-    return text
-
-
-def _voice(body: SpeechBody, pipeline: Pipeline) -> str | None:
-    match body.voice:
-        case None:
-            return None
-        case str(name):
-            return voice_named(name, pipeline.info, "voice")
-        case reference:
-            return voice_named(reference.id, pipeline.info, "voice")
-
-
-def _one_of(asked: str | None, known: tuple[str, ...], param: str) -> str | None:
-    if asked is not None and asked not in known:
-        raise RequestError(f"'{param}': {asked!r} is not one of {', '.join(known)}.", param=param)
-    return asked
 
 
 class _Packing(Protocol):

@@ -1,0 +1,130 @@
+"""One speech call: what to ask of the pipeline, and how the caller wants to hear back.
+
+Knows the pipeline's own description of itself and the request's meaning. Pure: bytes in, a
+`SpeechCall` or an `OmniError` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from omni_core.errors import RequestError
+from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
+from omni_core.pipeline import Pipeline
+from omni_core.types import Request, RequestParams, SamplingParams
+from omni_server.openai.call import check_model
+from omni_server.openai.sampling import stage_sampling
+from omni_server.openai.voices import voice_named
+from omni_server.schema.decode import decode_body
+from omni_server.schema.speech import SpeechBody
+
+STREAM_FORMATS = ("audio", "sse")
+"""The first is the default; of files it is mp3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechCall:
+    """A checked request and the shape of its answer."""
+
+    request: Request
+    audio_format: str
+    """One of `STREAM_MEDIA_TYPES`."""
+    speed: float
+    as_events: bool
+
+
+def parse_call(
+    body: bytes | bytearray,
+    *,
+    pipeline: Pipeline,
+    served_model_name: str,
+    request_id: str,
+    client_named: Callable[[str | None], str],
+    longest_s: float | None,
+) -> SpeechCall:
+    """Check a request body against the API and against what this pipeline can do.
+
+    `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
+    server lets a request take.
+    """
+    speech = decode_body(body, SpeechBody)
+    check_model(speech.model, served_model_name)
+    _require_reader(pipeline)
+    _refuse_unsupported(speech)
+    stream_format = _one_of(STREAM_FORMATS, speech.stream_format, "stream_format")
+    return SpeechCall(
+        request=Request(
+            read_aloud=_text(speech.input),
+            params=_params(speech, pipeline),
+            request_id=request_id,
+            client=client_named(speech.user),
+            timeout_s=min(filter(None, (speech.timeout, longest_s)), default=None),
+        ),
+        audio_format=_one_of(STREAM_MEDIA_TYPES, speech.response_format, "response_format"),
+        speed=1.0 if speech.speed is None else speech.speed,
+        as_events=stream_format == "sse",
+    )
+
+
+def _params(speech: SpeechBody, pipeline: Pipeline) -> RequestParams:
+    return RequestParams(
+        modalities=("audio",),
+        voice=_voice(speech, pipeline),
+        sampling=SamplingParams(seed=speech.seed),
+        stage_params=stage_sampling(speech, pipeline.stages),
+    )
+
+
+def _require_reader(pipeline: Pipeline) -> None:
+    if "audio" not in pipeline.modalities:
+        why = pipeline.info.refused_modalities.get("audio", "this pipeline emits text only")
+    elif not pipeline.info.reads_aloud:
+        why = "this model answers messages and cannot read a text aloud; use /v1/chat/completions"
+    else:
+        return
+    raise RequestError(
+        f"Speech is not served here: {why}.", param="model", code="unsupported_model"
+    )
+
+
+def _refuse_unsupported(speech: SpeechBody) -> None:
+    """Fields that would change the speech and that nothing here honours."""
+    reasons = {
+        "instructions": "the model's voice has no control for it",
+        "ref_audio": "the model cannot clone voices",
+        "ref_text": "the model cannot clone voices",
+        "speaker_embedding": "the model cannot clone voices",
+    }
+    for name, reason in reasons.items():
+        if getattr(speech, name) not in (None, ""):
+            raise RequestError(
+                f"'{name}' is not supported: {reason}; leave it out.",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def _text(given: str) -> str:
+    """What is to be said: white space around it has no sound."""
+    if not (text := given.strip()):
+        raise RequestError("'input' is blank; send the text to read aloud.", param="input")
+    return text
+
+
+def _voice(speech: SpeechBody, pipeline: Pipeline) -> str | None:
+    match speech.voice:
+        case None:
+            return None
+        case str(name):
+            return voice_named(name, pipeline.info, "voice")
+        case reference:
+            return voice_named(reference.id, pipeline.info, "voice")
+
+
+def _one_of(known: Iterable[str], asked: str | None, param: str) -> str:
+    """`asked`, which must be known; the first of them if nothing is asked for."""
+    names = tuple(known)
+    if asked is not None and asked not in names:
+        raise RequestError(f"'{param}': {asked!r} is not one of {', '.join(names)}.", param=param)
+    return names[0] if asked is None else asked
