@@ -396,6 +396,20 @@ def test_what_is_no_origin_is_refused(origin):
     assert SERVER_DEFAULTS["cors_origin"] is None
 
 
+def test_a_file_sets_what_the_command_line_does(tmp_path):
+    file = tmp_path / "omni.yaml"
+    file.write_text(
+        "server:\n  cors_origin: [https://a.example, 'http://localhost:3000']\n"
+        "  rate_limit: 60\n  metrics_access: key\n  access_log: null\n  api_key: no\n"
+    )
+    configuration = read(CommandLine(model_path=str(tmp_path), config=file))
+    with pytest.raises(ConfigError, match=r"omni\.yaml:6: server\.api_key: no such setting"):
+        configuration.refuse()
+    settings = settings_of(configuration)
+    assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
+    assert (settings.rate_limit, settings.metrics_are_open) == (60, False)
+
+
 # -- ids and the access log
 
 
