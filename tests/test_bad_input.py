@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import struct
 import threading
 import wave
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import av
@@ -399,3 +401,31 @@ def test_extremes_that_are_valid_reach_no_limit(server: Server) -> None:
     refused(server.show(clip, video_fps=1e308, video_max_frames=most), "messages", "context")
     assert server.show(clip, video_fps=1e308, video_max_frames=4).status_code == 200
     assert server.show(clip, video_fps=1e-300).status_code == 200
+
+
+# --- what operators read of a real server ---------------------------------------------------------
+
+
+def test_every_metric_of_a_real_server_is_documented(server: Server) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text()
+    documented = dict(re.findall(r"^\| `(omni_\w+)` \| (\w+)", text, re.MULTILINE))
+    exposed = server.http.get("/metrics").text
+    found = dict(re.findall(r"^# TYPE (omni_\w+) (\w+)", exposed, re.MULTILINE))
+    names = {name for name in found if not name.endswith("_created")}
+    assert len(names) > 40
+    assert names <= set(documented)
+    assert {name for name in names if found[name] == "histogram"} == {
+        name for name, kind in documented.items() if kind == "histogram"
+    }
+    assert 'omni_media_preparation_seconds_count{media="none"}' in exposed
+
+
+def test_a_real_server_says_what_it_is(server: Server, tiny_checkpoint: str) -> None:
+    said = server.http.get("/version").json()
+    assert said["checkpoint"] == Path(tiny_checkpoint).name
+    assert tiny_checkpoint not in json.dumps(said)
+    assert said["torch"]
+    assert set(said["stages"]) == set(server.http.get("/health").json()["stages"])
+    engines = [place["ar_engine"] for place in said["stages"].values()]
+    assert len([engine for engine in engines if engine]) >= 2
+    assert server.http.get("/ready").json() == {"status": "ready", "waiting_for": []}

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from traces import run_directories, stage_processes, stage_sockets
 
@@ -77,11 +75,13 @@ class Target:
         """{process: its socket file}, "coordinator" for the server itself."""
         return stage_sockets(self.pid)
 
-    def is_listening(self) -> bool:
-        """Whether its port takes connections."""
-        where = urlsplit(self.url)
-        with socket.socket() as line:
-            return line.connect_ex((where.hostname, where.port)) == 0
+    def is_ready(self) -> bool:
+        """Whether it lets new requests in."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/ready", timeout=STOP_S) as reply:
+                return reply.status == 200
+        except OSError:  # 503 while it drains, and nobody there afterwards
+            return False
 
     def health(self) -> dict[str, Any]:
         """The body of /health, whatever its status."""

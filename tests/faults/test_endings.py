@@ -53,7 +53,7 @@ async def test_under_load(
         asked = [await hanging(target, stream=stream, words="big hang") for stream in (True, False)]
         for number in signals:
             target.signal(number)
-            until(lambda: not target.is_listening(), 20, "the signal is taken")
+            until(lambda: not target.is_ready(), 20, "the signal is taken")
         exit_code = await asyncio.to_thread(target.wait)
         for heard in await asyncio.gather(*asked):
             assert heard.error is not None or heard.broken

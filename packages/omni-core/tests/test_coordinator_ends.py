@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ from omni_core.specs import Ref, StageConfig
 from omni_core.types import (
     AudioDelta,
     Finished,
+    Modality,
     Request,
     RequestParams,
     SamplingParams,
@@ -80,6 +81,10 @@ class Diary:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.waited: list[tuple[tuple[Modality, ...], float]] = []
+
+    def admitted(self, modalities: Collection[Modality], waited_s: float) -> None:
+        self.waited.append((tuple(modalities), waited_s))
 
     def refused(self, reason: str) -> None:
         self.told.append(("refused", reason))
@@ -163,6 +168,8 @@ def test_a_request_that_waits_starts_when_one_ends() -> None:
     desk.finish(second)
     assert desk.occupancy() == (0, 0, 0)
     assert desk.diary.told == []
+    assert [modalities for modalities, _ in desk.diary.waited] == [("text",), ("text",)]
+    assert all(waited_s >= 0 for _, waited_s in desk.diary.waited)
 
 
 def test_a_client_that_leaves_the_queue_costs_the_stages_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -386,3 +387,18 @@ def test_nothing_is_left_of_a_parent_that_is_killed_while_a_child_is_deep_in_a_f
         while any(Path(f"/proc/{pid}").exists() for pid in pids) or Path(run_dir).exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+async def test_a_log_level_reaches_processes_that_come_later(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "omni.stage")
+    pipeline.set_log_level("INFO")
+    os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
+    await until(pipeline, lambda health: health.status == "degraded", NOTICED_S)
+    await until(pipeline, is_ready, BACK_S)
+    deadline_s = time.monotonic() + BACK_S
+    for process in ("front", "voice@1"):
+        while f"[{process}] INFO omni.stage: logging from INFO on" not in caplog.text:
+            assert time.monotonic() < deadline_s, caplog.text
+            await asyncio.sleep(0.01)

@@ -15,10 +15,19 @@ from openai import AsyncOpenAI
 
 from omni_core.coordinator.aborts import Silent
 from omni_core.errors import OmniError
-from omni_core.pipeline import Edge, Health, Pipeline, StageHealth
+from omni_core.pipeline import (
+    AdmissionLimits,
+    Edge,
+    Health,
+    Manifest,
+    Pipeline,
+    StageHealth,
+    StagePlace,
+)
 from omni_core.relay.transport import Transport
 from omni_core.specs import ModelInfo
 from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
+from omni_server.access import OnAccess, look_away
 from omni_server.app import create_app
 from omni_server.http import bind, http_server
 from omni_server.settings import Settings
@@ -75,6 +84,8 @@ class FakePipeline(Pipeline):
         self.cancelled: list[tuple[str, str]] = []
         self.observer = Silent()
         self._runtime = None
+        self._limits = AdmissionLimits(max_in_flight=3)
+        self.log_levels: list[str] = []
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -105,6 +116,19 @@ class FakePipeline(Pipeline):
         voice = StageHealth(pid=11, state=self.stage_state, restarts=1)
         stages = {"thinker": StageHealth(pid=10, state="ready"), "voice": voice}
         return Health(status="ready" if ready else "degraded", stages=stages)
+
+    def manifest(self) -> Manifest:
+        place = StagePlace(
+            process="thinker", devices=("cuda:1",), replicas=1, tp_size=1, ar_engine="torch"
+        )
+        return Manifest(
+            pipeline=self.name, variant=self.variant, checkpoint="parrot", revision="a" * 40,
+            dtype="float32", compile="off", stages={"thinker": place}, torch="2.13", cuda=None,
+            sglang=None, cards=("Card",),
+        )  # fmt: skip
+
+    def set_log_level(self, level: str) -> None:
+        self.log_levels.append(level)
 
     async def failed(self) -> OmniError:
         await asyncio.Event().wait()
@@ -146,6 +170,16 @@ def hello(text: str = "Hi") -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}]}
 
 
+def shortcut(pipeline: FakePipeline, settings: Settings, on_access: OnAccess = look_away) -> Live:
+    """The application without a socket, to be closed by `Live.http.aclose`."""
+    transport = httpx.ASGITransport(
+        create_app(pipeline, settings, on_access), raise_app_exceptions=False
+    )
+    http = httpx.AsyncClient(base_url="http://omni", transport=transport)
+    openai = AsyncOpenAI(api_key="none", http_client=http, base_url="http://omni/v1", max_retries=0)
+    return Live(pipeline=pipeline, http=http, openai=openai, url="http://omni")
+
+
 @asynccontextmanager
 async def serving(pipeline: FakePipeline, settings: Settings) -> AsyncIterator[Live]:
     """Serve a pipeline on a free loopback port."""
@@ -185,16 +219,9 @@ async def live(pipeline: FakePipeline) -> AsyncIterator[Live]:
 @pytest.fixture
 async def local(pipeline: FakePipeline) -> AsyncIterator[Live]:
     """The application without a socket: for what happens in one request."""
-    url = "http://omni"
-    app = create_app(pipeline, Settings(served_model_name=MODEL))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(base_url=url, transport=transport) as http:
-        yield Live(
-            pipeline=pipeline,
-            http=http,
-            openai=AsyncOpenAI(api_key="none", http_client=http),
-            url=url,
-        )
+    live = shortcut(pipeline, Settings(served_model_name=MODEL))
+    async with live.http:
+        yield live
 
 
 @pytest.fixture
@@ -214,3 +241,4 @@ class Kit:
     default_script = staticmethod(default_script)
     FakePipeline = FakePipeline
     serving = staticmethod(serving)
+    shortcut = staticmethod(shortcut)

@@ -135,7 +135,11 @@ async def test_interrupt_drains_open_streams_before_it_stops_the_pipeline(slow, 
                 if '"content":"Hé"' in line:
                     break
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(stopped_listening(server.url), WITHIN_S)
+            await asyncio.wait_for(draining(server.http), WITHIN_S)
+            late = await server.http.post("/v1/chat/completions", json=kit.hello())
+            assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+            assert late.json()["error"]["code"] == "draining"
+            assert (await server.http.get("/health")).status_code == 200
             assert slow.status == "ready"
             gate.set()
             assert [line async for line in lines if line][-1] == "data: [DONE]"
@@ -143,15 +147,13 @@ async def test_interrupt_drains_open_streams_before_it_stops_the_pipeline(slow, 
         assert slow.status == "closed"
 
 
-async def stopped_listening(url):
-    """Return once nobody accepts connections at a URL."""
-    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+async def draining(http):
+    """Return once a server says that it lets nobody in any more."""
     while True:
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except ConnectionError:  # refused, or reset by the closing listener
+        response = await http.get("/ready")
+        if response.json()["status"] == "draining":
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             return
-        writer.close()
 
 
 def test_a_busy_port_is_named():
@@ -399,6 +401,40 @@ def test_draining_gives_up_after_its_timeout(echo_environment):
 def test_a_second_interrupt_kills(echo_environment):
     with ServeProcess(*echo_environment) as server, server.hang():
         server.process.send_signal(signal.SIGINT)
-        asyncio.run(stopped_listening(str(server.http.base_url)))
+        while server.http.get("/ready").status_code != 503:
+            pass
         assert server.stop(signal.SIGINT) == 130
         server.leaves_nothing()
+
+
+def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
+    environment, checkpoint = echo_environment
+    access, keys = tmp_path / "access.log", tmp_path / "admin.keys"
+    keys.write_text("root-key\n")
+    keys.chmod(0o600)
+    options = ["--access-log", str(access), "--admin-key-file", str(keys), "--rate-limit", "2"]
+    with ServeProcess({**environment, "OMNI_API_KEYS": "user-key"}, checkpoint, *options) as server:
+        assert server.chat("one").status_code == 401
+        server.http.headers["authorization"] = "Bearer user-key"
+        assert [server.chat("one").status_code for _ in range(3)] == [200, 200, 429]
+        assert server.http.get("/admin/info").status_code == 403
+        server.http.headers["authorization"] = "Bearer root-key"
+        set_to = server.http.put("/admin/log-level", json={"level": "INFO"})
+        assert set_to.json() == {"level": "INFO"}
+        info = server.http.get("/admin/info").json()
+        assert (info["checkpoint"], info["door"]["state"]) == ("echo-model", "open")
+        asked = {"stage": "writer", "seconds": 0.1}
+        profile = server.http.post("/admin/profile", json=asked).text.splitlines()
+        assert profile
+        assert all(re.fullmatch(r"front;[^;]+;.* \d+", line) for line in profile)
+        assert any("stage-writer" in line and "Writer.run" in line for line in profile)
+        pids = {stage["pid"] for stage in info["health"]["stages"].values()}
+        for pid in pids:
+            assert b"user-key" not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert server.stop(signal.SIGTERM) == 0
+        said = server.process.stdout.read()
+    assert "logging from INFO on" in said
+    logged = access.read_text()
+    assert not re.search("user-key|root-key", said + logged)
+    statuses = [json.loads(line)["status"] for line in logged.splitlines()]
+    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200, 200]

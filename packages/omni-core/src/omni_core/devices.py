@@ -12,6 +12,7 @@ from omni_core.graph import cards_of
 from omni_core.specs import StageConfig
 
 DEVICES: Final = ("auto", "cpu", "cuda")
+_NAME_BYTES: Final = 256
 
 
 def cuda_device_count() -> int:
@@ -24,6 +25,21 @@ def cuda_device_count() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def card_names() -> tuple[str, ...]:
+    """What the driver calls the cards that it shows to this process."""
+    count = cuda_device_count()
+    if not count:
+        return ()
+    driver = ctypes.CDLL("libcuda.so.1")
+    names: list[str] = []
+    for number in range(count):
+        card, name = ctypes.c_int(0), ctypes.create_string_buffer(_NAME_BYTES)
+        driver.cuDeviceGet(ctypes.byref(card), number)
+        driver.cuDeviceGetName(name, _NAME_BYTES, card)
+        names.append(name.value.decode(errors="replace"))
+    return tuple(names)
 
 
 def cpp_compiler() -> str | None:

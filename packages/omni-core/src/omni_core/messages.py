@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +220,28 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorInfo
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Look at the stacks of the process for so long, then answer."""
+
+    query_id: int
+    seconds: float
+
+
+class ProfileReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What its threads were seen doing, and how often; see `omni_core.stage.sampler`."""
+
+    query_id: int
+    process: str
+    stacks: dict[str, int]
+
+
+class LogLevel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Log what is at least of this level from now on."""
+
+    level: str
+    """A name of Python's logging, such as "DEBUG"."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Leave after freeing everything."""
 
@@ -235,9 +257,21 @@ ToStage: TypeAlias = (
     | PeerDied
     | Ping
     | StatsQuery
+    | Profile
+    | LogLevel
     | Shutdown
 )
 ToCoordinator: TypeAlias = (
-    Hello | Progress | Ready | Emit | Done | Fail | Released | Pong | StatsReply | Crash
+    Hello
+    | Progress
+    | Ready
+    | Emit
+    | Done
+    | Fail
+    | Released
+    | Pong
+    | StatsReply
+    | ProfileReply
+    | Crash
 )
 AnyMessage: TypeAlias = ToStage | ToCoordinator

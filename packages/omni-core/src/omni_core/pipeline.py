@@ -25,6 +25,7 @@ from omni_core.coordinator.aborts import Observer, Silent
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.guests import Network
 from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
+from omni_core.coordinator.manifest import Manifest, StagePlace, manifest
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
@@ -45,12 +46,14 @@ __all__ = [
     "AdmissionLimits",
     "Edge",
     "Health",
+    "Manifest",
     "Network",
     "Observer",
     "Occupancy",
     "Pipeline",
     "ReplicaHealth",
     "StageHealth",
+    "StagePlace",
 ]
 
 log = logging.getLogger("omni.pipeline")
@@ -224,6 +227,25 @@ class Pipeline:
         """{process: {gauge or counter: value}} of the tensors that go between processes: bytes by
         the way they went, and the shared memory in use. Asked of the living processes now."""
         return await self._running().relay_stats()
+
+    def manifest(self) -> Manifest:
+        """What runs here, and where. Asks the driver of the cards, so not on an event loop."""
+        return manifest(self._plan, self.name, self.variant)
+
+    @property
+    def limits(self) -> AdmissionLimits:
+        """How many requests may be there at once."""
+        return self._limits or AdmissionLimits()
+
+    def set_log_level(self, level: str) -> None:
+        """Have every stage process log what is at least of this level: "DEBUG", "INFO",
+        "WARNING", "ERROR"."""
+        self._running().set_log_level(level)
+
+    async def profile(self, stage: str, seconds: float) -> dict[str, dict[str, int]]:
+        """{process: {"thread;outermost;...;innermost": how often it was seen}}: the Python stacks
+        of the processes in which a stage runs, looked at for so long."""
+        return await self._running().profile(stage, seconds)
 
     def _running(self) -> Runtime:
         if self._runtime is None:

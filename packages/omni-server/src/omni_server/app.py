@@ -1,33 +1,82 @@
-"""The HTTP application: routes and error table around one pipeline.
+"""The HTTP application: routes and error table around one pipeline, and what stands before them.
 
-Starts and stops nothing; whoever owns the pipeline does.
+A request passes, from the outside in: its id and the access log, CORS, the keys, the rate limit and
+the door. Starts and stops nothing; whoever owns the pipeline does.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib import metadata
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from omni_core.pipeline import Pipeline
-from omni_server import errors, health
+from omni_server import admin, errors, health, version
+from omni_server.access import Access, OnAccess, look_away
 from omni_server.context import ServerContext
+from omni_server.door import Doorkeeper
+from omni_server.guard import Guard
 from omni_server.openai import chat, models, requests, speech, voices
+from omni_server.rate import RateLimit, RateLimiter
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
+EXPOSED_HEADERS = (
+    "x-request-id",
+    "retry-after",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+)
+"""What a web page of another origin may read, besides the usual."""
+_PREFLIGHT_MAX_AGE_S = 600
 
-def create_app(pipeline: Pipeline, settings: Settings) -> FastAPI:
+
+def create_app(pipeline: Pipeline, settings: Settings, on_access: OnAccess = look_away) -> ASGIApp:
     """The application that serves `pipeline`, and observes it; needs it running only once requests
     come."""
+    return guarded(server_context(pipeline, settings), on_access)
+
+
+def server_context(pipeline: Pipeline, settings: Settings) -> ServerContext:
+    """What the routes around `pipeline` share; its metrics observe it from now on."""
     context = ServerContext(
         pipeline=pipeline,
         settings=settings,
         transcripts=TranscriptStore(settings.max_audio_ids, settings.audio_ttl_s),
     )
-    app = FastAPI(title="Omni", version=version("omni-server"))
     pipeline.observer = context.metrics
-    for part in (health, models, chat, speech, voices, requests):
+    return context
+
+
+def guarded(context: ServerContext, on_access: OnAccess = look_away) -> ASGIApp:
+    """The routes behind all that stands before them."""
+    settings, metrics = context.settings, context.metrics
+    app: ASGIApp = Doorkeeper(api(context), context.door, metrics)
+    if settings.rate_limit is not None:
+        limiter = RateLimiter(settings.rate_limit)
+        app = RateLimit(app, limiter, metrics, keys_are_checked=bool(settings.api_keys))
+    app = Guard(app, settings, metrics)
+    if settings.cors_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+            max_age=_PREFLIGHT_MAX_AGE_S,
+        )
+    return Access(app, metrics, on_access)
+
+
+def api(context: ServerContext) -> FastAPI:
+    """The routes alone."""
+    app = FastAPI(title="Omni", version=metadata.version("omni-server"))
+    for part in (health, version, models, chat, speech, voices, requests):
         app.include_router(part.router(context))
+    if context.settings.admin_keys:
+        app.include_router(admin.router(context))
     errors.install(app)
     return app

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from omni_core.pipeline import Pipeline
+from omni_server.door import Door
 from omni_server.metrics import Metrics
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
@@ -23,6 +24,7 @@ class ServerContext:
     settings: Settings
     transcripts: TranscriptStore
     metrics: Metrics = field(default_factory=Metrics)
+    door: Door = field(default_factory=Door)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -5,6 +5,8 @@ error's own:
 
 status  type                    raised as
 400     invalid_request_error   RequestError, MediaError, ContextLengthError
+401     invalid_request_error   UnauthorizedError; with WWW-Authenticate
+403     invalid_request_error   ForbiddenError
 404     invalid_request_error   NotFoundError, unknown URL
 405     invalid_request_error   wrong method
 413     invalid_request_error   PayloadTooLargeError

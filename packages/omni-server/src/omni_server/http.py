@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from omni_core.errors import ConfigError
 
@@ -42,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def http_server(app: FastAPI, drain_timeout_s: float) -> HttpServer:
+def http_server(app: ASGIApp, drain_timeout_s: float) -> HttpServer:
     """A server for `app` that gives open requests `drain_timeout_s` to end when it stops."""
     config = uvicorn.Config(
         app,

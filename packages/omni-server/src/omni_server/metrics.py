@@ -1,52 +1,16 @@
 """Counters and latencies of the HTTP side, and the stages' own numbers, for Prometheus.
 
-Names and units:
-omni_requests_total{status}                requests ended, by HTTP status (499: the client left)
-omni_requests_in_flight                    requests being answered
-omni_request_duration_seconds              from the request being read to its last byte
-omni_time_to_first_token_seconds           to the first text of a reply
-omni_time_to_first_audio_seconds           to the first audio of a reply
-omni_prompt_tokens_total, omni_completion_tokens_total{kind}
-omni_queue_depth, omni_requests_admitted   requests that wait for a place in the stages; in them
-omni_requests_refused_total{reason}        not let in, or put out of a full queue
-omni_aborts_total{reason}                  requests ended before their reply: "disconnect", or the
-                                           code of the error
-omni_abort_client_gone_seconds             from the request being read to its client being gone, of
-                                           requests that the pipeline has not ended
-omni_abort_sent_seconds                    from there to the abort being sent to the stages
-omni_abort_released_seconds{stage}         from there to the stage holding nothing of the request
-omni_aborts_pending                        aborted requests that some stage still holds
-omni_stage_STAT{stage}                     every number of `Pipeline.stats()`, as a gauge
-omni_stage_processes_ready{stage}          its processes that serve: 1, or its replicas
-omni_stage_restarts{stage}                 how often they were started again
-omni_relay_STAT{process}                   the same of `Pipeline.relay_stats()`: tensors that leave
-                                           and enter a process
-  bytes_inline                             inside messages
-  bytes_lent, bytes_viewed                 through shared memory: written, and read without a copy
-  bytes_copied_out                         read by copying, as the writer's pool was half full
-  slots_used, slots_total, segment_bytes   of the process's pool; files of what is too large for it
-  waits, waits_timed_out                   for room in the pool; the latter failed their requests
-  bytes_tcp                                to other hosts
-  card_bytes_pooled, card_bytes_direct     stayed on a card (CUDA IPC): copied to its pool, or read
-                                           where they lay
-  card_bytes_copied_out                    read by copying, as the writer's pool was half full
-  card_full, card_elsewhere                tensors that left their card: for lack of room to lend,
-                                           or as their reader does not use it
-  card_slots_lent, card_direct_lent_bytes  what readers have of it now
-  card_lenders                             processes that this one has read from
-  messages_refused                         that were no message of ours, and were dropped
-omni_edge_transport{source,target,transport}
-                                           1 for each way that tensors take between two stages, or
-                                           a stage and the coordinator: "local", "shm",
-                                           "cuda-ipc", "tcp"
+docs/metrics.md says what each of them means; a test compares. Knows events of the pipeline. Knows
+no route.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -54,7 +18,8 @@ from prometheus_client.registry import Collector
 
 from omni_core.errors import OmniError
 from omni_core.pipeline import Edge, Health, Occupancy
-from omni_core.types import AudioDelta, Event, Finished, TextDelta
+from omni_core.types import AudioDelta, Event, Finished, Modality, StageSpan, TextDelta, Usage
+from omni_server.record import current
 
 ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LATENCY_BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120)
@@ -72,9 +37,20 @@ class Metrics:
         self.in_flight = Gauge(
             "omni_requests_in_flight", "Requests being answered", registry=self.registry
         )
-        self.duration = self._latency("omni_request_duration_seconds", "Request to last byte")
-        self.first_token = self._latency("omni_time_to_first_token_seconds", "Request to text")
-        self.first_audio = self._latency("omni_time_to_first_audio_seconds", "Request to audio")
+        self.responses = Counter(
+            "omni_http_responses",
+            "Responses of any route",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self.duration = self._latency("request_duration", "Request to last byte")
+        self.first_token = self._latency("time_to_first_token", "Request to text", "output")
+        self.first_audio = self._latency("time_to_first_audio", "Request to audio")
+        self.text_done = self._latency("time_to_text_done", "Request to last text", "output")
+        self.audio_done = self._latency("time_to_audio_done", "Request to last audio")
+        self.queue_wait = self._latency("queue_wait", "Wait for a place in the stages", "output")
+        self.media = self._latency("media_preparation", "Work of the first stage", "media")
+        self.stage_time = self._latency("stage_request", "Begin to end of a stage", "stage")
         self.prompt_tokens = Counter("omni_prompt_tokens", "Prompt tokens", registry=self.registry)
         self.completion_tokens = Counter(
             "omni_completion_tokens", "Generated tokens", ["kind"], registry=self.registry
@@ -86,6 +62,26 @@ class Metrics:
         self.client_gone = self._abort_time("client_gone", "Request to its client being gone")
         self.abort_sent = self._abort_time("sent", "Client gone to abort sent")
         self.abort_released = self._abort_time("released", "Abort sent to stage empty", "stage")
+
+    def admitted(self, modalities: Collection[Modality], waited_s: float) -> None:
+        """See `Observer.admitted`."""
+        self.queue_wait.labels(_output("audio" in modalities)).observe(waited_s)
+
+    def answered(self, method: str, route: str, status: int) -> None:
+        """A request of whatever route is over."""
+        self.responses.labels(method, route, str(status)).inc()
+
+    def finished(self, event: Finished) -> None:
+        """The pipeline has finished a request."""
+        usage = event.usage
+        self.prompt_tokens.inc(usage.prompt_tokens)
+        self.completion_tokens.labels("text").inc(usage.text_tokens)
+        self.completion_tokens.labels("audio").inc(usage.audio_tokens)
+        for span in event.timeline:
+            self.stage_time.labels(span.stage).observe(span.end_s - span.start_s)
+        if event.timeline:
+            entry: StageSpan = min(event.timeline, key=lambda span: span.start_s)
+            self.media.labels(_media(usage)).observe(entry.end_s - entry.start_s)
 
     def refused(self, reason: str) -> None:
         """See `Observer.refused`."""
@@ -108,8 +104,14 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _latency(self, name: str, documentation: str) -> Histogram:
-        return Histogram(name, documentation, buckets=LATENCY_BUCKETS_S, registry=self.registry)
+    def _latency(self, name: str, documentation: str, *labels: str) -> Histogram:
+        return Histogram(
+            f"omni_{name}_seconds",
+            documentation,
+            labels,
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
 
     def render(
         self,
@@ -135,9 +137,11 @@ class RequestTimer:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._record = current.get()
         self._start = time.perf_counter()
-        self._heard_text = self._heard_audio = self._ended = False
-        self._is_open = False
+        self._text: _Heard | None = None
+        self._audio: _Heard | None = None
+        self._ended = self._is_open = False
         metrics.in_flight.inc()
 
     @contextmanager
@@ -154,21 +158,31 @@ class RequestTimer:
 
     def saw(self, event: Event) -> None:
         """Note one event of the pipeline."""
-        elapsed = time.perf_counter() - self._start
+        elapsed_s = time.perf_counter() - self._start
         match event:
-            case TextDelta(text=text) if text and not self._heard_text:
-                self._heard_text = True
-                self._metrics.first_token.observe(elapsed)
-            case AudioDelta() if not self._heard_audio:
-                self._heard_audio = True
-                self._metrics.first_audio.observe(elapsed)
-            case Finished(usage=usage):
+            case TextDelta(text=text) if text:
+                self._text = _heard(self._text, elapsed_s)
+            case AudioDelta():
+                self._audio = _heard(self._audio, elapsed_s)
+            case Finished():
                 self._is_open = False
-                self._metrics.prompt_tokens.inc(usage.prompt_tokens)
-                self._metrics.completion_tokens.labels("text").inc(usage.text_tokens)
-                self._metrics.completion_tokens.labels("audio").inc(usage.audio_tokens)
+                self._metrics.finished(event)
+                self._done()
+                if self._record is not None:
+                    self._record.usage = event.usage
             case _:
                 pass
+
+    def _done(self) -> None:
+        """All text and audio is there."""
+        if self._text is not None:
+            self._metrics.text_done.labels(self._output).observe(self._text.last_s)
+        if self._audio is not None:
+            self._metrics.audio_done.observe(self._audio.last_s)
+
+    @property
+    def _output(self) -> str:
+        return _output(self._audio is not None)
 
     def end(self, status: int, gone_s: float | None = None) -> None:
         """Note how the request ended; `gone_s` is when its client was noticed to have left, by
@@ -179,9 +193,39 @@ class RequestTimer:
         if gone_s is not None and self._is_open:
             self._metrics.client_gone.observe(gone_s - self._start)
             self._metrics.abort_sent.observe(time.perf_counter() - gone_s)
+        if self._text is not None:
+            self._metrics.first_token.labels(self._output).observe(self._text.first_s)
+        if self._audio is not None:
+            self._metrics.first_audio.observe(self._audio.first_s)
+        if self._record is not None:
+            self._record.status = status
         self._metrics.in_flight.dec()
         self._metrics.requests.labels(str(status)).inc()
         self._metrics.duration.observe(time.perf_counter() - self._start)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """When a reply's first and last text, or audio, came, since its request."""
+
+    first_s: float
+    last_s: float
+
+
+def _heard(before: _Heard | None, now_s: float) -> _Heard:
+    if before is None:
+        return _Heard(now_s, now_s)
+    before.last_s = now_s
+    return before
+
+
+def _output(is_spoken: bool) -> str:
+    return "audio" if is_spoken else "text"
+
+
+def _media(usage: Usage) -> str:
+    kinds = {"audio": usage.prompt_audio_tokens, "vision": usage.prompt_image_tokens}
+    return "+".join(kind for kind, tokens in kinds.items() if tokens) or "none"
 
 
 def _processes(health: Health) -> Stats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from omni_core.media.limits import MediaLimits
+from omni_server.keys import KeyRing
 
 MIB = 1024 * 1024
 
@@ -28,3 +29,13 @@ class Settings:
     """Oldest audio ids are forgotten beyond this many."""
     media: MediaLimits = field(default_factory=MediaLimits)
     """Limits on media inside the body; media behind URLs is the pipeline's to fetch."""
+    api_keys: KeyRing = field(default_factory=KeyRing)
+    """Keys of users; without any, everybody is one."""
+    admin_keys: KeyRing = field(default_factory=KeyRing)
+    """Keys of operators; without any, there are no routes under /admin/."""
+    metrics_are_open: bool = True
+    """Whether /metrics needs no key where `api_keys` are set."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of these origins may call the API from a browser; "*" is every origin."""
+    rate_limit: int | None = None
+    """Requests a minute for each client; None is no limit."""

@@ -6,6 +6,7 @@ here: that belongs to plugins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -68,16 +69,40 @@ def choice(meaning: str, *choices: str, optional: bool = False) -> Field:
     return Field(meaning=meaning, expected=expected, read=read, store=store)
 
 
-def whole(meaning: str, *, least: int | None = None, most: int | None = None) -> Field:
+def words(meaning: str, pattern: re.Pattern[str]) -> Field:
+    """A list of words that the pattern matches, or null; with commas on the command line."""
+
+    def store(value: object) -> list[str] | None:
+        if value is None:
+            return None
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list):
+            raise ValueError
+        split = [word.strip() for item in found for word in str(item).split(",")]
+        if not all(map(pattern.fullmatch, split)):
+            raise ValueError
+        return split
+
+    return Field(meaning=meaning, expected=f"a list of {meaning}, or null", read=str, store=store)
+
+
+def whole(
+    meaning: str, *, least: int | None = None, most: int | None = None, optional: bool = False
+) -> Field:
     """A whole number within bounds."""
 
-    def store(value: object) -> int:
+    def read(word: str) -> object:
+        return None if optional and word.lower() == "none" else int(word)
+
+    def store(value: object) -> int | None:
+        if optional and value is None:
+            return None
         if type(value) is not int or not _within(value, least, most):
             raise ValueError
         return value
 
-    expected = "a whole number" + _bounds(least, most)
-    return Field(meaning=meaning, expected=expected, read=int, store=store)
+    expected = "a whole number" + _bounds(least, most) + (" or null" if optional else "")
+    return Field(meaning=meaning, expected=expected, read=read, store=store)
 
 
 def number(meaning: str, *, least: float | None = None, optional: bool = False) -> Field:

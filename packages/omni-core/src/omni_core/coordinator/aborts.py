@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+
+from omni_core.types import Modality
 
 MOST_REMEMBERED: Final = 10_000
 """Of stages that never answer, the oldest aborts are forgotten beyond this many."""
@@ -17,6 +19,9 @@ MOST_REMEMBERED: Final = 10_000
 
 class Observer(Protocol):
     """What the owner of a pipeline is told as it happens, on the event loop."""
+
+    def admitted(self, modalities: Collection[Modality], waited_s: float) -> None:
+        """A request for these has its place in the stages, after so long in the queue."""
 
     def refused(self, reason: str) -> None:
         """A request was not let in, or lost its place in the queue."""
@@ -31,6 +36,9 @@ class Observer(Protocol):
 
 class Silent:
     """An `Observer` that looks away."""
+
+    def admitted(self, modalities: Collection[Modality], waited_s: float) -> None:
+        """See `Observer.admitted`."""
 
     def refused(self, reason: str) -> None:
         """See `Observer.refused`."""

@@ -265,6 +265,10 @@ class Coordinator:
             active.events.put(refusal)
             if not warm_up:
                 self._observer.refused(refusal.code or "")
+            return
+        if not warm_up:
+            waited_s = time.monotonic() - active.submitted_s
+            self._observer.admitted(active.request.params.modalities, waited_s)
 
     def _enter(self, active: Active, pins: dict[str, str]) -> None:
         self._send(

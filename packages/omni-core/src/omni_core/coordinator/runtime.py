@@ -22,6 +22,7 @@ from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
 from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
+from omni_core.coordinator.profiles import ProfileDesk, Stacks
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
@@ -32,7 +33,9 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    LogLevel,
     Pong,
+    ProfileReply,
     Progress,
     Ready,
     Released,
@@ -77,21 +80,21 @@ class Runtime:
             undo.callback(self._links.close)
             self._release = undo.pop_all()
         self._run, self.run_dir = run, run.path
+        send = self._links.send
         self.coordinator = Coordinator(
-            *(plan.stages, plan.entry, self._fleet, self._links.send),
-            limits=limits,
-            observer=observer,
+            plan.stages, plan.entry, self._fleet, send, limits=limits, observer=observer
         )
-        self._stats = StatsDesk(self._fleet, self._links.send)
-        guests = Guests(self._fleet, self._links, remote)
+        self._stats = StatsDesk(self._fleet, send)
+        self._profiles = ProfileDesk(self._fleet, send)
         self._supervisor = Supervisor(
-            *(tasks, self._fleet, self.coordinator, self._links, guests),
+            *(tasks, self._fleet, self.coordinator, self._links),
+            Guests(self._fleet, self._links, remote),
             on_progress,
             self._forget,
             watchdog_timeout_s,
         )
         self._receiver: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing, self._log_level = False, ""
 
     async def start(self) -> None:
         """Spawn, build and warm up every stage; an error carries the output of what failed."""
@@ -154,6 +157,16 @@ class Runtime:
         own = {**self._codec.stats(), "messages_refused": float(self._links.refused)}
         return {COORDINATOR: own, **(await self._stats.ask()).relays}
 
+    def set_log_level(self, level: str) -> None:
+        """Have every stage process log what is at least of this level, later ones included."""
+        self._log_level = level
+        for process in self._fleet.living():
+            self._links.send(process, LogLevel(level=level))
+
+    async def profile(self, stage: str, seconds: float) -> dict[str, Stacks]:
+        """{process: what its threads do meanwhile}, of the processes of a stage."""
+        return await self._profiles.ask(stage, seconds)
+
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
@@ -193,10 +206,14 @@ class Runtime:
                 self.coordinator.released(message)
             case Hello() | Progress() | Ready() | Crash():
                 self._supervisor.heard(message)
+                if isinstance(message, Ready) and self._log_level:
+                    self._links.send(message.process, LogLevel(level=self._log_level))
             case Pong():
                 self._supervisor.watchdog.answered(message.process)
             case StatsReply():
                 self._stats.answer(message)
+            case ProfileReply():
+                self._profiles.answer(message)
             case _:
                 assert_never(message)
 

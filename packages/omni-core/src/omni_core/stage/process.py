@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,13 @@ from omni_core.messages import (
     Emit,
     Fail,
     Hello,
+    LogLevel,
     PeerAt,
     PeerDied,
     Ping,
     Pong,
+    Profile,
+    ProfileReply,
     Progress,
     Ready,
     Released,
@@ -56,6 +60,7 @@ from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
 from omni_core.stage.node import StageNode
+from omni_core.stage.sampler import sample
 
 if TYPE_CHECKING:
     from omni_core.relay.cuda_device import Card
@@ -230,10 +235,10 @@ class StageProcess:
                 self._leave(message.reason)
             case PeerDied():
                 self._egress.forget(message.process)
-            case Ping():
-                self._egress.post(COORDINATOR, Pong(process=self._name))
-            case StatsQuery():
+            case Ping() | StatsQuery():
                 self._answer(message)
+            case Profile() | LogLevel():
+                self._oblige(message)
             case Setup():
                 self._build(message)
             case Shutdown():
@@ -241,7 +246,10 @@ class StageProcess:
             case _:
                 assert_never(message)
 
-    def _answer(self, query: StatsQuery) -> None:
+    def _answer(self, query: Ping | StatsQuery) -> None:
+        if isinstance(query, Ping):
+            self._egress.post(COORDINATOR, Pong(process=self._name))
+            return
         try:
             stats = {name: node.stats() for name, node in self._nodes.items()}
             reply = StatsReply(
@@ -255,6 +263,22 @@ class StageProcess:
             log.exception("counters of process %r cannot be told", self._name)
             reply = StatsReply(query_id=query.query_id, process=self._name, stats={})
             self._egress.post(COORDINATOR, reply)
+
+    def _oblige(self, wish: Profile | LogLevel) -> None:
+        """What an operator wants to know of this process."""
+        match wish:
+            case LogLevel():
+                logging.getLogger().setLevel(wish.level)
+                log.info("logging from %s on", wish.level)
+            case Profile():
+                threading.Thread(target=self._profile, args=(wish,), daemon=True).start()
+            case _:
+                assert_never(wish)
+
+    def _profile(self, wish: Profile) -> None:
+        stacks = sample(wish.seconds)
+        reply = ProfileReply(query_id=wish.query_id, process=self._name, stacks=stacks)
+        self._egress.post(COORDINATOR, reply)
 
     def _relay_stats(self) -> dict[str, float]:
         refused = {"messages_refused": float(self._ingress.refused)}

@@ -5,6 +5,7 @@ Knows the server's own settings; those of pipelines and stages are core's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from omni_core.config import (
     resolve,
 )
 from omni_core.config.draft import Given
-from omni_core.config.fields import PIPELINE_FIELDS, Field, number, text, whole
+from omni_core.config.fields import PIPELINE_FIELDS, Field, choice, number, text, whole, words
 from omni_core.errors import ConfigError
 from omni_core.hub import checkpoint_directory, model_name
 from omni_core.pipeline import WATCHDOG_TIMEOUT_S, AdmissionLimits, Network, model_info
@@ -33,6 +34,7 @@ from omni_core.validate import nearest
 from omni_server.cli.overrides import parse_overrides
 
 _LIMITS: Final = AdmissionLimits()
+_ORIGIN: Final = re.compile(r"\*|https?://[^/\s,]+")
 
 SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "host": text("address to listen on"),
@@ -53,6 +55,12 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
         optional=True,
     ),
     "drain_timeout_s": number("how long Ctrl-C waits for open requests, seconds", least=0),
+    "api_key_file": text("keys that clients need, one a line", optional=True),
+    "admin_key_file": text("keys of operators, one a line", optional=True),
+    "metrics_access": choice("who may read /metrics", "auto", "open", "key"),
+    "cors_origin": words("origins of web pages that may call the API, or *", _ORIGIN),
+    "rate_limit": whole("requests a minute for each client", least=1, optional=True),
+    "access_log": text("file for one line of JSON a request; - is standard output", optional=True),
 }
 """What may stand under `server` in the file, and as `--name` on the command line."""
 SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -68,6 +76,12 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "request_timeout_s": None,
     "watchdog_timeout_s": WATCHDOG_TIMEOUT_S,
     "drain_timeout_s": 30.0,
+    "api_key_file": None,
+    "admin_key_file": None,
+    "metrics_access": "auto",
+    "cors_origin": None,
+    "rate_limit": None,
+    "access_log": None,
 }
 """`served_model_name` None is the directory's name, or the hub id."""
 
@@ -117,10 +131,15 @@ def command_line(context: typer.Context) -> CommandLine:
         model_path=given.get("model_path"),
         config=Path(given["config"]) if given.get("config") else None,
         flags={name: given.get(name) for name in PIPELINE_FIELDS},
-        server_flags={name: given.get(name) for name in SERVER_FIELDS},
+        server_flags={name: _typed(given.get(name)) for name in SERVER_FIELDS},
         arguments=context.args,
         options=[option for parameter in context.command.params for option in parameter.opts],
     )
+
+
+def _typed(value: Any) -> Any:
+    """What was typed of an option; of one that may be given again a list, None if it was not."""
+    return (list(value) or None) if isinstance(value, tuple) else value
 
 
 def read(typed: CommandLine) -> Configuration:

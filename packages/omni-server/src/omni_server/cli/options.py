@@ -70,6 +70,35 @@ WatchdogTimeoutS: TypeAlias = Annotated[
     float | None,
     typer.Option(help="How long a stage process with requests may not answer, 30 if not set."),
 ]
+ApiKey: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A key that clients need; may be given again. Shows in `ps`: better use "
+        "--api-key-file or the environment variable OMNI_API_KEYS."
+    ),
+]
+ApiKeyFile: TypeAlias = Annotated[
+    str | None, typer.Option(help="Keys that clients need, one a line; none if not set.")
+]
+AdminKeyFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Keys of operators, who get the routes under /admin/; or OMNI_ADMIN_KEY."),
+]
+MetricsAccess: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Who may read /metrics: open, key, or auto: open on loopback."),
+]
+CorsOrigin: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="Origin of web pages that may call the API, or *; may be given again."),
+]
+RateLimit: TypeAlias = Annotated[
+    int | None, typer.Option(help="Requests a minute for each client; no limit if not set.")
+]
+AccessLog: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="File for one line of JSON a request, - for standard output."),
+]
 DrainTimeoutS: TypeAlias = Annotated[
     float | None, typer.Option(help="How long Ctrl-C waits for open requests, 30 if not set.")
 ]

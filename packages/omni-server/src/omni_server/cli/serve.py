@@ -7,11 +7,13 @@ Knows start-up, signals and shutdown. The port answers from the first moment: /h
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import cast
 
@@ -20,12 +22,20 @@ import typer
 from omni_core.config import Layout as PipelineLayout
 from omni_core.errors import ConfigError
 from omni_core.pipeline import AdmissionLimits, Pipeline
-from omni_server.app import create_app
+from omni_server.access import OnAccess, look_away
+from omni_server.access import access_log as open_access_log
+from omni_server.app import guarded, server_context
+from omni_server.cli import security
 from omni_server.cli.configuration import Configuration, command_line, network_of, read
 from omni_server.cli.options import (
+    AccessLog,
+    AdminKeyFile,
+    ApiKey,
+    ApiKeyFile,
     ArEngine,
     Compile,
     ConfigPath,
+    CorsOrigin,
     Device,
     DrainTimeoutS,
     Dtype,
@@ -35,8 +45,10 @@ from omni_server.cli.options import (
     MaxBodyMib,
     MaxInFlight,
     MaxQueue,
+    MetricsAccess,
     ModelPath,
     Port,
+    RateLimit,
     Remote,
     RequestTimeoutS,
     SecretFile,
@@ -45,12 +57,14 @@ from omni_server.cli.options import (
     WatchdogTimeoutS,
 )
 from omni_server.cli.progress import Progress, progress_on
+from omni_server.door import Door
 from omni_server.http import HttpServer, bind, http_server
 from omni_server.settings import MIB, Settings
 
 READY = "Omni is ready on "
 """What precedes the URL on the line that says so; `omni demo` waits for it."""
 KILLED_BY_SIGINT = 130
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 LAST_WORDS_S = 5.0
 """For a client to read that its request has failed, once the drain is over."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -78,31 +92,55 @@ def serve(
     request_timeout_s: RequestTimeoutS = None,
     watchdog_timeout_s: WatchdogTimeoutS = None,
     drain_timeout_s: DrainTimeoutS = None,
+    api_key: ApiKey = None,
+    api_key_file: ApiKeyFile = None,
+    admin_key_file: AdminKeyFile = None,
+    metrics_access: MetricsAccess = None,
+    cors_origin: CorsOrigin = None,
+    rate_limit: RateLimit = None,
+    access_log: AccessLog = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
 
     Settings of one stage are written --STAGE.FIELD VALUE, for instance --thinker.max_running 8.
     """
-    configuration = read(command_line(context))
+    start(read(command_line(context)), api_key or [])
+
+
+def start(configuration: Configuration, api_keys: Sequence[str] = ()) -> None:
+    """Serve what is configured until a signal comes. `api_keys` are those of the command line."""
+    logging.basicConfig(format=LOG_FORMAT)
     progress = progress_on(sys.stdout, typer.echo)
+    settings = settings_of(configuration, api_keys)
     pipeline = load(configuration, progress)
     server = {name: setting.value for name, setting in configuration.server.items()}
-    settings = settings_of(configuration)
+    security.warn_if_open(configuration.server, settings.api_keys)
 
     def announce(line: str) -> None:
         progress.close()
         typer.echo(line)
 
-    with closing(progress), bind(server["host"], server["port"]) as listener:
-        asyncio.run(run(pipeline, settings, listener, server["drain_timeout_s"], announce))
+    with (
+        closing(progress),
+        bind(server["host"], server["port"]) as listener,
+        open_access_log(server["access_log"]) as on_access,
+    ):
+        drain_timeout_s = server["drain_timeout_s"]
+        asyncio.run(run(pipeline, settings, listener, drain_timeout_s, announce, on_access))
 
 
-def settings_of(configuration: Configuration) -> Settings:
-    """What the HTTP server must know."""
+def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> Settings:
+    """What the HTTP server must know; ConfigError for keys that are none."""
+    server = configuration.server
     return Settings(
         served_model_name=configuration.served_model_name,
-        max_body_bytes=configuration.server["max_body_mib"].value * MIB,
-        request_timeout_s=configuration.server["request_timeout_s"].value,
+        max_body_bytes=server["max_body_mib"].value * MIB,
+        request_timeout_s=server["request_timeout_s"].value,
+        api_keys=security.api_keys(server, api_keys),
+        admin_keys=security.admin_keys(server),
+        metrics_are_open=security.metrics_are_open(server),
+        cors_origins=tuple(server["cors_origin"].value or ()),
+        rate_limit=server["rate_limit"].value,
     )
 
 
@@ -142,22 +180,26 @@ async def run(
     listener: socket.socket,
     drain_timeout_s: float,
     announce: Callable[[str], None],
+    on_access: OnAccess = look_away,
 ) -> None:
     """Serve until SIGINT or SIGTERM: drain open requests, then stop the pipeline. Raises what ends
     the pipeline by itself.
 
-    The pipeline fails the requests that outlast the drain, so that each client is told.
+    While it drains, the port stays open and new requests are told to go elsewhere. The pipeline
+    fails the requests that outlast the drain, so that each client is told.
     """
-    server = http_server(create_app(pipeline, settings), drain_timeout_s + LAST_WORDS_S)
+    context = server_context(pipeline, settings)
+    server = http_server(guarded(context, on_access), drain_timeout_s + LAST_WORDS_S)
     answering = asyncio.create_task(server.serve(sockets=[listener]))
-    stopping = Stopping(server, pipeline)
+    stopping = Stopping(context.door, pipeline)
     stopping.listen()
     try:
         async with pipeline:
             stopping.starting = None
             announce(f"{READY}{url_of(listener)}")
             await stopping.wait(answering)
-            await asyncio.wait({answering}, timeout=drain_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(drained(context.door, server, answering), drain_timeout_s)
     except asyncio.CancelledError:
         if not stopping.asked.is_set():
             raise
@@ -167,11 +209,18 @@ async def run(
         stopping.close()
 
 
+async def drained(door: Door, server: HttpServer, answering: asyncio.Task[None]) -> None:
+    """Wait until all who are inside are out; then close the port and the connections."""
+    await door.empty()
+    server.should_exit = True
+    await asyncio.wait({answering})
+
+
 class Stopping:
     """What signals do: the first one stops in an orderly way, the second one kills."""
 
-    def __init__(self, server: HttpServer, pipeline: Pipeline) -> None:
-        self._server = server
+    def __init__(self, door: Door, pipeline: Pipeline) -> None:
+        self._door = door
         self._pipeline = pipeline
         self.asked = asyncio.Event()
         self.starting = asyncio.current_task()
@@ -203,7 +252,7 @@ class Stopping:
         if self.asked.is_set():
             os._exit(KILLED_BY_SIGINT)  # which the stages do not survive
         self.asked.set()
-        self._server.should_exit = True
+        self._door.drain()
         if self.starting is not None:
             self.starting.cancel()
 
