@@ -168,15 +168,11 @@ class SglangTalker(TalkerRows):
         module.open_tables(Rope.of(decoder.rope, decoder.head_dim, self.device), rows)
         self.make_room(rows)
         self._module = module
-        self._segments: list[Segment] = []
         self._places = upload([], self.device)
-        """Rows of those."""
 
     def begin(self, segments: list[Segment], *, decode: bool) -> None:
         """See `SglangRunner`."""
-        if segments is not self._segments:
-            self._segments = segments
-            self._places = upload([segment.seq.row for segment in segments], self.device)
+        self._places = upload([segment.seq.row for segment in segments], self.device)
         if decode:
             line = [segment.start + segment.seq.state.rope_delta for segment in segments]
             rows = self.reply_rows(segments, self._places)

@@ -83,7 +83,7 @@ class SglangEngine:
         """Upstream found nothing to do, and nothing has changed since."""
         self._looks_ahead = config.looks_ahead
         self._rows = NOTHING
-        """Of the newest step."""
+        """Of the newest step, while all of them go on."""
         self._drawn: Draw | None = None
         """Of the step under way, see `_Flight`."""
         self._flight: _Flight | None = None
@@ -131,7 +131,7 @@ class SglangEngine:
         """See `Engine`."""
         with inference():
             self._residents.drop(request_id)
-        self._stalled = False
+        self._stalled, self._rows = False, NOTHING
 
     def stats(self) -> EngineStats:
         """See `Engine`."""
@@ -254,4 +254,5 @@ class SglangEngine:
             outputs[place].logprobs = found
         for seq in compress(seqs, finished):
             self._residents.end(seq.request_id)
+            self._rows = NOTHING
         return outputs

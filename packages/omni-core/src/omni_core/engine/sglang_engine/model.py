@@ -37,8 +37,7 @@ class SglangRunner(Protocol):
     def begin(self, segments: list[Segment], *, decode: bool) -> None:
         """The next forward of the module computes these rows, in this order; with `decode`, one row
         of each, and upstream may replay a recorded graph of it instead of calling the module: what
-        a row needs must be in tables by row when this returns. While the same sequences decode in
-        their rows, this is the very list of the step before."""
+        a row needs must be in tables by row when this returns."""
 
     def hidden(self) -> torch.Tensor:
         """(B, ...): what `collect` is given of the last row of each segment of the last forward."""
