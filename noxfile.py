@@ -51,6 +51,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
+#: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
+ON_SGLANG = (
+    *(f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes", "_mixed")),
+    "tests/faults/test_aborted.py",
+    "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
+    "tests/faults/test_delays.py",
+)
 QUIET_ENCODERS = {**ONE_THREAD, "SVT_LOG": "0"}
 
 
@@ -251,13 +258,12 @@ def sglang(session: nox.Session) -> None:
     """Hold SGLang's engine to what the torch engine is held to, on a CPU."""
     install_sglang(session)
     session.run("python", "tests/sglang_contract.py", env=ONE_THREAD)
-    tests = [*Path("packages").glob("*/tests/test_*.py"), *Path("tests").glob("test_*.py")]
     # Others import transformers, which looks at torchvision, of which only the CUDA build is here.
-    for file in sorted(tests):
+    for file in sorted(Path("packages").glob("*/tests/test_*.py")):
         if "pytest.mark.sglang" in file.read_text():  # a process has one engine of SGLang's at most
             session.run("pytest", "-m", "sglang", str(file), *session.posargs, env=ONE_THREAD)
-    parity = [f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes")]
-    session.run("pytest", *parity, "--ar-engine=sglang", *session.posargs, env=ONE_THREAD)
+    options = ("-m", "not matrix", "--ar-engine=sglang")
+    session.run("pytest", *options, *ON_SGLANG, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session

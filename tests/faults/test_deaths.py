@@ -24,6 +24,7 @@ SPEECH = next(question for question in QUESTIONS if question.name == "speech all
 STAGES = {"front": "writer", "voice": "voice"}
 VICTIMS = [
     pytest.param("talker", TOLD_ANYWHERE_S),
+    pytest.param("thinker", TOLD_ANYWHERE_S, marks=pytest.mark.sglang),
     *(
         pytest.param(name, TOLD_BUSY_S, marks=pytest.mark.matrix)
         for name in ("frontend", "encoders", "thinker", "talker", "code2wav")

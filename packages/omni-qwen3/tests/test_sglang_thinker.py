@@ -4,6 +4,7 @@ a request meanwhile. One engine for the whole file: upstream can be set up once 
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import pytest
 import torch
 
 from omni_core.engine import build_sglang_engine
-from omni_core.engine.base import Engine, EngineRequest, StepOutput
+from omni_core.engine.base import Engine, EngineRequest, Sequence, StepOutput
+from omni_core.engine.common.active import ActiveSequence
 from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import ContextLengthError, RequestError
@@ -231,6 +233,36 @@ def test_leaving_frees_everything_at_once(both: Both, steps: int) -> None:
     assert tokens(outputs["stays"]) == tokens(both.alone(stays))
     assert tokens(outputs["again"]) == tokens(both.alone(again))
     assert both.sglang.stats().kv_pages_used == 0
+
+
+def test_many_requests_leave_nothing(both: Both) -> None:
+    """Some reach their end, some are aborted while they wait, prefill, decode or are retracted."""
+    from omni_core.engine.sglang_engine.upstream import Req
+
+    kept = (EngineRequest, ActiveSequence, Sequence, Req)
+
+    def serve(count: int, name: str) -> None:
+        for number in range(count):
+            both.sglang.add(request(f"{name}{number}", text(number, 40), max_tokens=5))
+            both.sglang.step()
+            if number % 3:
+                both.sglang.abort(f"{name}{number - number % 8}")
+        run(both.sglang, [])
+
+    def alive() -> tuple[int, int]:
+        gc.collect()
+        objects = gc.get_objects()
+        return sum(issubclass(type(thing), kept) for thing in objects), len(objects)
+
+    with both.sglang.session():
+        serve(10, "first")
+        requests_before, objects_before = alive()
+        serve(40, "then")
+        requests_after, objects_after = alive()
+    assert requests_after - requests_before < 8, "upstream keeps its last batch"
+    assert objects_after - objects_before < 40
+    stats = both.sglang.stats()
+    assert (stats.waiting, stats.running, stats.kv_pages_used) == (0, 0, 0)
 
 
 def test_what_can_never_run_is_refused_before_it_costs_anything(both: Both) -> None:

@@ -94,7 +94,7 @@ class TokenLogprobs:
     the likeliest first."""
 
 
-class StepOutput(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class StepOutput(msgspec.Struct, kw_only=True, eq=False):
     """What one step made of one sequence."""
 
     request_id: str
@@ -103,7 +103,7 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     index: int
     """0 for the first sampled token."""
     data: Any = None
-    """What the runner's `collect` returned for this sequence."""
+    """What the runner's `collect` returned for this sequence, once it has."""
     held: bool = False
     """The token may belong to a stop string; it is released (or not) by a later output."""
     released: tuple[int, ...] = ()

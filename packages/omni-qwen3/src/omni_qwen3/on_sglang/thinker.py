@@ -182,11 +182,12 @@ class SglangThinker(ThinkerPrompts):
         )
         self._module = module
         self._no_tokens = upload([], self.device)
-        self._computed = 0
+        self._nothing = torch.empty(0, 0)
 
     def begin(self, segments: list[Segment], *, decode: bool) -> None:
         """See `SglangRunner`."""
-        self._computed = len(segments)
+        if len(segments) != self._nothing.shape[0]:
+            self._nothing = torch.empty(len(segments), 0)
         if decode:
             return
         self._module.flat = flatten(segments, self._no_tokens, self.device)
@@ -196,7 +197,7 @@ class SglangThinker(ThinkerPrompts):
 
     def hidden(self) -> torch.Tensor:
         """See `SglangRunner`; nothing is made of it."""
-        return torch.empty(self._computed, 0)
+        return self._nothing
 
     def restore(self, seq: Sequence, start: int, stop: int, slots: torch.Tensor) -> None:
         """Take the hidden states of media rows that lie beside their KV."""

@@ -7,24 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-import msgspec
-
-from omni_core.engine.base import EngineRequest, Sequence, StepOutput, TokenLogprobs
+from omni_core.engine.base import EngineRequest, Sequence, StepOutput
 from omni_core.engine.common.admission import output_limit
 from omni_core.engine.common.rules import RowRules
 from omni_core.engine.common.sampling import RowSampling
 from omni_core.engine.stop import StopTracker
 from omni_core.types import FinishReason, SamplingParams
-
-
-class Verdict(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What a new token means for the reply."""
-
-    released: tuple[int, ...]
-    held: bool
-    finish_reason: FinishReason | None
 
 
 def end_token_ids(params: SamplingParams, eos_token_ids: frozenset[int]) -> frozenset[int]:
@@ -74,36 +64,41 @@ class ActiveSequence:
         """Tokens sampled, those in flight included."""
         return len(self.seq.tokens) + self.in_flight
 
-    def take(self, token: int) -> Verdict:
-        """The host knows the oldest token in flight: keep it, and decide on it."""
+    def take(self, token: int) -> StepOutput:
+        """The host knows the oldest token in flight: keep it, and decide on it. `data` and
+        `logprobs` of the output are for the engine to fill in."""
         tokens = self.seq.tokens
         tokens.append(token)
         self.in_flight -= 1
         if token in self.end_ids:
-            return Verdict(self._flush(), False, "stop")
+            return self._output(token, self._flush(), "stop")
         if self.stops is None:
-            return Verdict((token,), False, None if len(tokens) < self.max_tokens else "length")
+            return self._output(
+                token, (token,), None if len(tokens) < self.max_tokens else "length"
+            )
         released, stopped = self.stops.push(token)
         if stopped:
-            return Verdict(released, False, "stop")
+            return self._output(token, released, "stop")
         if len(tokens) >= self.max_tokens:
-            return Verdict(released + self._flush(), False, "length")
-        return Verdict(released, self.stops.holding, None)
+            return self._output(token, released + self._flush(), "length")
+        return self._output(token, released, None, held=self.stops.holding)
 
-    def output(
-        self, token: int, verdict: Verdict, data: Any, logprobs: TokenLogprobs | None
+    def _output(
+        self,
+        token: int,
+        released: tuple[int, ...],
+        finish_reason: FinishReason | None,
+        held: bool = False,
     ) -> StepOutput:
-        """What a step made of the sequence, once `take` has its token."""
+        seq = self.seq
         return StepOutput(
-            request_id=self.seq.request_id,
+            request_id=seq.request.request_id,
             token=token,
-            index=len(self.seq.tokens) - 1,
-            data=data,
-            held=verdict.held,
-            released=verdict.released,
-            logprobs=logprobs,
+            index=len(seq.tokens) - 1,
+            held=held,
+            released=released,
             cached_tokens=self.cached_tokens,
-            finish_reason=verdict.finish_reason,
+            finish_reason=finish_reason,
         )
 
     def _flush(self) -> tuple[int, ...]:

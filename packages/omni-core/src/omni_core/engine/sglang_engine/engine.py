@@ -8,13 +8,13 @@ Knows the order of one step: admit, plan, compute and draw, resolve, settle. Kno
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from itertools import compress, starmap
+from itertools import compress
 from typing import Any
 
 import msgspec
 import torch
 
-from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, StepOutput
+from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, Sequence, StepOutput
 from omni_core.engine.common.active import ActiveSequence
 from omni_core.engine.common.admission import check_request
 from omni_core.engine.common.inference import inference
@@ -26,17 +26,34 @@ from omni_core.engine.sglang_engine.residents import Residents
 from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Req, ScheduleBatch
 
 
+class _Rows(msgspec.Struct, frozen=True, eq=False):
+    """What a batch computes, as the runner knows it. Good for many steps in turn while the same
+    sequences decode."""
+
+    reqs: list[Req]
+    """Who computes one row each; nobody if this is no decode step."""
+    segments: list[Segment]
+    sampled: list[ActiveSequence]
+    seqs: list[Sequence]
+    """Those of `sampled`."""
+    places: torch.Tensor | None
+    """Theirs in the batch; None if all sample."""
+
+
+NOTHING = _Rows([], [], [], [], None)
+
+
 class _Flight(msgspec.Struct, frozen=True, eq=False):
     """A step that was launched and whose tokens the host has not seen."""
 
     batch: ScheduleBatch
     result: Any
     """Upstream's."""
-    sampled: list[tuple[int, ActiveSequence]]
-    """(place in the batch, sequence) of those that sample."""
+    rows: _Rows
     draw: Draw | None
-    """None if nobody does."""
+    """None if nobody samples."""
     hidden: torch.Tensor
+    """Of those that sample."""
 
 
 class SglangEngine:
@@ -49,24 +66,26 @@ class SglangEngine:
     ) -> None:
         """`scheduler` has loaded the model that `runner` belongs to."""
         rows = scheduler.rows
-        device = torch.device(scheduler.device)
+        self._device = device = torch.device(scheduler.device)
         self.max_running = config.max_running
         runner.attach(scheduler.module, rows=rows, slots=scheduler.slots)
-        scheduler.attend_to(draw=self._draw, ready=self._ready)
         self._scheduler = scheduler
         self._runner = runner
         self._pages_total = pages_for(scheduler.kv_tokens) - SPARE_PAGES
         self._sampler = TokenSampler(rows, runner.vocab_size, runner.suppress, device, HostCopy)
         self._residents = Residents(scheduler, runner, self._sampler.seat, config.max_running)
+        scheduler.attend_to(
+            draw=self._draw,
+            ready=self._residents.is_ready if runner.feedback else None,
+            retracted=self._residents.retract,
+        )
         self._stalled = False
         """Upstream found nothing to do, and nothing has changed since."""
         self._looks_ahead = config.looks_ahead
-        self._sampled: list[tuple[int, ActiveSequence]] = []
+        self._rows = NOTHING
+        """Of the newest step, while all of them go on."""
         self._drawn: Draw | None = None
         """Of the step under way, see `_Flight`."""
-        self._steady: list[Req] = []
-        """Who computed one row each in the last step; nobody if it was no decode step."""
-        self._rows: list[Segment] = []
         self._flight: _Flight | None = None
         self._steps = self._lookahead_steps = self._tokens = self._cut_prompts = 0
 
@@ -112,7 +131,7 @@ class SglangEngine:
         """See `Engine`."""
         with inference():
             self._residents.drop(request_id)
-        self._stalled = False
+        self._stalled, self._rows = False, NOTHING
 
     def stats(self) -> EngineStats:
         """See `Engine`."""
@@ -135,72 +154,72 @@ class SglangEngine:
     def _step(self) -> list[StepOutput]:
         self._residents.admit()
         batch = self._scheduler.plan(in_flight=self._flight is not None)
-        self._residents.retract(self._scheduler.take_retracted())
         if batch is None:
             self._stalled = self._flight is None
-            self._steady, self._rows = [], []
+            self._rows = NOTHING
             return self._land()
-        ahead = batch.forward_mode.is_decode()
-        outputs = [] if ahead else self._land()
-        before, self._flight = self._flight, self._launch(batch)
-        if before is not None:
-            self._lookahead_steps += 1
-            outputs = self._resolve(before)
-        if not (ahead and self._looks_ahead):
-            outputs += self._land()
-        return outputs
+        decodes = batch.forward_mode.is_decode()
+        if not (decodes and self._looks_ahead):
+            return self._land() + self._resolve(self._launch(batch, decodes))
+        before, self._flight = self._flight, self._launch(batch, decodes)
+        if before is None:
+            return []
+        self._lookahead_steps += 1
+        return self._resolve(before)
 
-    def _launch(self, batch: ScheduleBatch) -> _Flight:
+    def _launch(self, batch: ScheduleBatch, decodes: bool) -> _Flight:
         """Run the forward and draw."""
-        segments = self._segments(batch)
-        self._runner.begin(segments, decode=batch.forward_mode.is_decode())
+        if not (decodes and batch.reqs == self._rows.reqs):
+            self._rows = self._rows_of(batch, decodes)
+        rows = self._rows
+        self._runner.begin(rows.segments, decode=decodes)
         self._steps += 1
         self._drawn = None
         result = self._scheduler.run_batch(batch)
-        for segment in segments:
-            segment.seq.computed = segment.start + segment.count
-        for _, active in self._sampled:
+        for segment in rows.segments:
+            segment.start += segment.count
+            segment.seq.computed = segment.start
+        for active in rows.sampled:
             active.in_flight += 1
+        hidden = self._runner.hidden()
+        if rows.places is not None:
+            hidden = hidden[rows.places]
         batch = batch.copy() if self._looks_ahead else batch
-        return _Flight(batch, result, self._sampled, self._drawn, self._runner.hidden())
+        return _Flight(batch, result, rows, self._drawn, hidden)
 
-    def _segments(self, batch: ScheduleBatch) -> list[Segment]:
-        """The rows of a batch as the runner knows them. While the same sequences decode, those of
-        the step before, moved on."""
-        decodes = batch.forward_mode.is_decode()
-        if decodes and batch.reqs == self._steady:
-            for segment in self._rows:
-                segment.start = segment.seq.computed
-            return self._rows
+    def _rows_of(self, batch: ScheduleBatch, decodes: bool) -> _Rows:
         parts = self._scheduler.parts(batch)
         residents = [self._residents[part.request_id] for part in parts]
         for resident, part in zip(residents, parts, strict=True):
             self._residents.place(resident, part)
-        self._sampled = [
-            (place, resident.active)
-            for place, (resident, part) in enumerate(zip(residents, parts, strict=True))
-            if part.samples and part.start + part.count >= resident.active.seq.request.prompt_len
-        ]
         self._cut_prompts += not all(part.samples for part in parts)
-        self._steady = list(batch.reqs) if decodes else []
-        self._rows = [
-            Segment(seq=r.active.seq, start=p.start, count=p.count, samples=p.samples)
-            for r, p in zip(residents, parts, strict=True)
+        samples = [
+            part.samples and part.start + part.count >= resident.active.seq.request.prompt_len
+            for resident, part in zip(residents, parts, strict=True)
         ]
-        return self._rows
+        sampled = [resident.active for resident in compress(residents, samples)]
+        places = [place for place, drawn in enumerate(samples) if drawn]
+        return _Rows(
+            reqs=list(batch.reqs) if decodes else [],
+            segments=[
+                Segment(seq=r.active.seq, start=p.start, count=p.count, samples=p.samples)
+                for r, p in zip(residents, parts, strict=True)
+            ],
+            sampled=sampled,
+            seqs=[active.seq for active in sampled],
+            places=None if all(samples) else upload(places, self._device),
+        )
 
     def _draw(self, logits: torch.Tensor) -> torch.Tensor:
         """Tokens of all places; 0 where nothing is sampled."""
-        going = [active for _, active in self._sampled]
-        if not going:
-            return logits.new_zeros(len(logits), dtype=torch.long)
-        if len(going) == len(logits):
+        going, places = self._rows.sampled, self._rows.places
+        if places is None:
             self._drawn = self._sampler.draw(going, logits.float())
             return self._sampler.decode_rows(going)[1]
-        places = upload([place for place, _ in self._sampled], logits.device)
-        self._drawn = self._sampler.draw(going, logits[places].float())
         tokens = logits.new_zeros(len(logits), dtype=torch.long)
-        tokens[places] = self._sampler.decode_rows(going)[1]
+        if going:
+            self._drawn = self._sampler.draw(going, logits[places].float())
+            tokens[places] = self._sampler.decode_rows(going)[1]
         return tokens
 
     def _land(self) -> list[StepOutput]:
@@ -217,25 +236,23 @@ class SglangEngine:
 
     def _learn(self, flight: _Flight, draw: Draw) -> list[StepOutput]:
         tokens, logprobs = draw.wait()
-        here = list(range(len(flight.sampled)))
-        if self._looks_ahead:
-            here = [i for i in here if flight.sampled[i][1] in self._residents]
-        going = [flight.sampled[i][1] for i in here]
+        going, seqs, hidden = flight.rows.sampled, flight.rows.seqs, flight.hidden
+        if self._looks_ahead and not all(active in self._residents for active in going):
+            places = [i for i, active in enumerate(going) if active in self._residents]
+            going, tokens = [going[i] for i in places], [tokens[i] for i in places]
+            logprobs = {new: logprobs[i] for new, i in enumerate(places) if i in logprobs}
+            seqs, hidden = [seqs[i] for i in places], hidden[upload(places, hidden.device)]
         if not going:
             return []
-        taken = [tokens[i] for i in here]
         self._tokens += len(going)
-        verdicts = [active.take(token) for active, token in zip(going, taken, strict=True)]
-        finished = [verdict.finish_reason is not None for verdict in verdicts]
-        hidden = flight.hidden
-        if len(going) < len(hidden):
-            hidden = hidden[upload([flight.sampled[i][0] for i in here], hidden.device)]
-        data = self._runner.collect([active.seq for active in going], hidden, finished)
-        learnt = zip(going, taken, verdicts, data, map(logprobs.get, here), strict=True)
-        outputs = list(starmap(ActiveSequence.output, learnt))
-        for active in compress(going, finished):
-            self._residents.end(active.seq.request_id)
+        outputs = [active.take(token) for active, token in zip(going, tokens, strict=True)]
+        finished = [output.finish_reason is not None for output in outputs]
+        made = self._runner.collect(seqs, hidden, finished)
+        for output, data in zip(outputs, made, strict=True):
+            output.data = data
+        for place, found in logprobs.items():
+            outputs[place].logprobs = found
+        for seq in compress(seqs, finished):
+            self._residents.end(seq.request_id)
+            self._rows = NOTHING
         return outputs
-
-    def _ready(self, request_id: str) -> bool:
-        return not self._runner.feedback or self._residents.is_ready(request_id)

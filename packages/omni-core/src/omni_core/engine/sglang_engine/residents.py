@@ -37,9 +37,6 @@ class Resident:
     req: Req
     placed: bool = False
     """It has run at least once."""
-    held: bool = False
-    """It was retracted, and the input that follows its newest token is not there yet: upstream
-    would ask for it at once."""
 
 
 class Residents:
@@ -59,6 +56,9 @@ class Residents:
         self._max_running = max_running
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._residents: dict[str, Resident] = {}
+        self._held: set[str] = set()
+        """Those of them that were retracted and whose newest token has no row to follow it yet:
+        upstream would ask for it at once."""
         self.prompt_tokens = self.prefix_hit_tokens = self.retractions = 0
 
     def __contains__(self, asked: str | ActiveSequence) -> bool:
@@ -103,10 +103,8 @@ class Residents:
 
     def admit(self) -> None:
         """Hand requests to upstream; RequestFailedError as `Engine.step`."""
-        for request_id, resident in self._residents.items():
-            if resident.held and self.is_ready(request_id):
-                resident.held = False
-                self._scheduler.queue(resident.req)
+        if self._held:
+            self._release()
         while self._waiting and len(self._residents) < self._max_running:
             _, first = self._waiting.popitem(last=False)
             self._open(first)
@@ -136,8 +134,9 @@ class Residents:
             seq.row, seq.computed = -1, 0
             self.retractions += 1
             self._runner.resume(seq)
-            resident.held = self._runner.feedback and not self.is_ready(req.rid)
-            if not resident.held:
+            if self._runner.feedback and not self.is_ready(req.rid):
+                self._held.add(req.rid)
+            else:
                 self._scheduler.queue(req)
 
     def end(self, request_id: str) -> None:
@@ -149,10 +148,17 @@ class Residents:
     def drop(self, request_id: str) -> None:
         """Free everything of a request, between two steps; unknown ids are ignored."""
         self._waiting.pop(request_id, None)
+        self._held.discard(request_id)
         resident = self._residents.pop(request_id, None)
         if resident is not None:
             self._scheduler.drop(resident.req)
             self._runner.close(resident.active.seq)
+
+    def _release(self) -> None:
+        for request_id, resident in self._residents.items():
+            if request_id in self._held and self.is_ready(request_id):
+                self._held.remove(request_id)
+                self._scheduler.queue(resident.req)
 
     def _open(self, waiting: _Waiting) -> None:
         request = waiting.request

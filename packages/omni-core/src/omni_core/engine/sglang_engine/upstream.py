@@ -71,6 +71,8 @@ Draw = Callable[[torch.Tensor], torch.Tensor]
 """Logits (B, vocab) of the last row of each segment -> int64 (B,) tokens."""
 Ready = Callable[[str], bool]
 """Whether the next row's input of a request exists, by its id."""
+Retracted = Callable[[list[Req]], None]
+"""Takes those whose memory a plan took; they are in no queue."""
 
 
 class Part(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -91,10 +93,6 @@ class TokenCounts(msgspec.Struct, frozen=True, eq=False, gc=False):
     """By requests."""
     cached: int
     """Kept for requests to come alone."""
-
-
-def _always(request_id: str) -> bool:
-    return True
 
 
 class _OurSampler(Sampler):
@@ -139,16 +137,15 @@ class InProcessScheduler(Scheduler):
     """Upstream's scheduler, stepped by the engine in its own thread."""
 
     def __init__(self, args: ServerArgs, ports: PortArgs) -> None:
-        self._ready: Ready = _always
+        self._ready: Ready | None = None
         self.running_batch: ScheduleBatch
         self.last_batch: ScheduleBatch | None
-        self._retracted: list[Req] = []
         self._in_flight = False
         super().__init__(args, ports)
 
-    def attend_to(self, *, draw: Draw, ready: Ready) -> None:
-        """The engine's part in a step; to be told before the first."""
-        self._ready = ready
+    def attend_to(self, *, draw: Draw, ready: Ready | None, retracted: Retracted) -> None:
+        """The engine's part in a step; to be told before the first. `ready`: None for always."""
+        self._ready, self._retracted = ready, retracted
         self.tp_worker.model_runner.sampler.draw = draw
 
     @property
@@ -205,7 +202,7 @@ class InProcessScheduler(Scheduler):
             if self._in_flight:
                 return None
             self._retract(batch)
-        going = [self._ready(req.rid) for req in batch.reqs]
+        going = [self._ready is None or self._ready(req.rid) for req in batch.reqs]
         if not any(going):
             return None
         if all(going):
@@ -222,8 +219,8 @@ class InProcessScheduler(Scheduler):
         retracted, _, lost = batch.retract_decode()
         if lost:
             raise RuntimeError(f"request {lost[0].rid!r} was admitted and does not fit")
-        self._retracted += retracted
         batch.batch_is_full = False
+        self._retracted(retracted)
 
     def plan(self, *, in_flight: bool) -> ScheduleBatch | None:
         """The batch of the next step; None if there is none. `in_flight`: a step was launched and
@@ -235,11 +232,6 @@ class InProcessScheduler(Scheduler):
         self.running_batch = plan.running_batch
         self.last_batch = plan.batch_to_run
         return plan.batch_to_run
-
-    def take_retracted(self) -> list[Req]:
-        """Those whose memory the last plan took; they are in no queue."""
-        taken, self._retracted = self._retracted, []
-        return taken
 
     def parts(self, batch: ScheduleBatch) -> list[Part]:
         """What each request of a batch computes, in its order."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import compress, starmap
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -33,7 +33,6 @@ from omni_core.engine.torch_engine.attention import StepAttention, attention, ex
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
-from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.plan import StepPlan
 from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner
 from omni_core.engine.torch_engine.residents import Residents
@@ -219,12 +218,13 @@ class TorchEngine:
         if not going:
             return []
         self._tokens += len(going)
-        verdicts = [active.take(token) for active, token in zip(going, tokens, strict=True)]
-        finished = [verdict.finish_reason is not None for verdict in verdicts]
-        data = self._runner.collect(seqs, hidden, finished)
-        found = map(logprobs.get, range(len(going)))
-        learnt = zip(going, tokens, verdicts, data, found, strict=True)
-        outputs = list(starmap(PagedSequence.output, learnt))
+        outputs = [active.take(token) for active, token in zip(going, tokens, strict=True)]
+        finished = [output.finish_reason is not None for output in outputs]
+        made = self._runner.collect(seqs, hidden, finished)
+        for output, data in zip(outputs, made, strict=True):
+            output.data = data
+        for place, found in logprobs.items():
+            outputs[place].logprobs = found
         for seq in compress(seqs, finished):
             self._residents.end(seq.request_id)
         return outputs
