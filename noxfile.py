@@ -245,6 +245,8 @@ def sglang(session: nox.Session) -> None:
     for file in sorted(tests):
         if "pytest.mark.sglang" in file.read_text():  # a process has one engine of SGLang's at most
             session.run("pytest", "-m", "sglang", str(file), *session.posargs, env=ONE_THREAD)
+    split = "packages/omni-qwen3/tests/test_sglang_thinker.py"
+    session.run("pytest", "-m", "sglang", split, "--ranks=2", *session.posargs, env=ONE_THREAD)
     parity = [f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes")]
     session.run("pytest", *parity, "--ar-engine=sglang", *session.posargs, env=ONE_THREAD)
 

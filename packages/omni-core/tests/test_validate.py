@@ -195,8 +195,15 @@ def test_stages_of_a_process_share_its_environment() -> None:
 
 
 def test_an_engine_with_tensor_parallelism_may_split_a_stage() -> None:
-    able = replace(TORCH, tensor_parallel=True)
-    assert sentences(chain(tp_size=2, gpu=(0, 1)), engines={"torch": able}) == []
+    able = {"torch": replace(TORCH, tensor_parallel=True)}
+    assert sentences(chain(tp_size=2, splits=True, gpu=(0, 1)), engines=able) == []
+    assert sentences(chain(tp_size=2, gpu=(0, 1)), engines=able) == [
+        "stage 'b': tp_size is 2 but the model of this stage cannot be split; set it to 1"
+    ]
+    assert sentences(chain(tp_size=2, splits=True, gpu=0), engines=able) == [
+        "stage 'b': gpu names 1 cards but tp_size is 2 and replicas 1; name one card for each "
+        "rank, or one for all replicas"
+    ]
 
 
 DRIVEN = {"ar_engines": ("torch", "sglang")}
@@ -225,7 +232,7 @@ DRIVEN = {"ar_engines": ("torch", "sglang")}
         ),
         (
             {"ar_engine": "sglang", "tp_size": 2, **DRIVEN},
-            "stage 'b': tp_size is 2 but the sglang engine has no tensor parallelism; set it to 1",
+            "stage 'b': tp_size is 2 but the model of this stage cannot be split; set it to 1",
         ),
     ],
 )

@@ -12,7 +12,7 @@ import msgspec
 from omni_core.errors import ErrorInfo
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +22,8 @@ class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
     factory: str
     process: str
     device: str
+    other_devices: tuple[str, ...] = ()
+    """Of the ranks after the first, where the model is split."""
     dtype: str
     next: tuple[str, ...] = ()
     stream_to: tuple[str, ...] = ()
