@@ -28,7 +28,7 @@ STAGE = "thinker"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pipeline(tiny_checkpoint: str) -> AsyncIterator[Pipeline]:
     """Only the Thinker is on SGLang."""
-    overrides = {"ar_engine": "sglang", "tp_size": "2", "process": "none"}
+    overrides = {"ar_engine": "sglang", "tp_size": "2", "process": "ranks"}
     loaded = Pipeline.load(
         tiny_checkpoint,
         device="cpu",

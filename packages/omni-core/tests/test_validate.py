@@ -305,7 +305,7 @@ def test_ten_faults_in_one_config_are_all_told() -> None:
         ("--talk.max_bach: stage 'talk'", "no setting 'max_bach'", "did you mean 'max_batch'?"),
         ("stage 'entry': next", "names 'joyn'", "did you mean 'join'?"),
         ("stage 'write': tp_size", "(omni.yaml:4)", "set it to 1"),
-        ("stage 'write': process", "(omni.yaml:5)", "set it to null"),
+        ("stage 'write': process", "(omni.yaml:5)", "set it to a name"),
         ("stage 'talk': gpu", "(omni.yaml:2)", "use another card"),
         ("stage 'lost': replicas", "(omni.yaml:6)", "it must be at least 1"),
         ("stage 'stray': max_batch", "is 0", "it must be at least 1"),

@@ -213,7 +213,7 @@ def _parallel_problems(
             field="process",
             fault=f"is shared with {', '.join(map(repr, sharing))} but each of its {stage.tp_size} "
             "ranks needs a process",
-            mend="set it to null, which gives the stage its own",
+            mend="set it to a name that no other stage has",
         )
     ranks = stage.tp_size * stage.replicas
     count = len(cards_of(stage))
