@@ -9,8 +9,10 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--ar-engine`: what drives the autoregressive stages of pipelines that tests serve."""
+    """`--ar-engine`: what drives the autoregressive stages of pipelines that tests serve.
+    `--ranks`: over how many processes SGLang's engine splits a Thinker."""
     parser.addoption("--ar-engine", default="torch", choices=("torch", "sglang"))
+    parser.addoption("--ranks", default=1, type=int, help="processes of SGLang's engine")
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +20,13 @@ def ar_engine(request: pytest.FixtureRequest) -> str:
     """The engine that the run was asked to test."""
     engine: str = request.config.getoption("--ar-engine")
     return engine
+
+
+@pytest.fixture(scope="session")
+def ranks(request: pytest.FixtureRequest) -> int:
+    """Processes that the model is split over, in tests of SGLang's engine that ask for it."""
+    ranks: int = request.config.getoption("--ranks")
+    return ranks
 
 
 @pytest.fixture(autouse=True)

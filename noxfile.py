@@ -53,7 +53,7 @@ OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
-    *(f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes", "_mixed")),
+    *(f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes", "_mixed", "_ranks")),
     "tests/faults/test_aborted.py",
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
@@ -262,6 +262,8 @@ def sglang(session: nox.Session) -> None:
     for file in sorted(Path("packages").glob("*/tests/test_*.py")):
         if "pytest.mark.sglang" in file.read_text():  # a process has one engine of SGLang's at most
             session.run("pytest", "-m", "sglang", str(file), *session.posargs, env=ONE_THREAD)
+    split = "packages/omni-qwen3/tests/test_sglang_thinker.py"
+    session.run("pytest", "-m", "sglang", split, "--ranks=2", *session.posargs, env=ONE_THREAD)
     options = ("-m", "not matrix", "--ar-engine=sglang")
     session.run("pytest", *options, *ON_SGLANG, *session.posargs, env=ONE_THREAD)
 

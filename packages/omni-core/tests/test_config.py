@@ -159,7 +159,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 
 def doc(**fields: Any) -> StageDoc:
     stage = StageConfig(**{"name": "s", "factory": BUILD, **fields})
-    return to_doc(stage, device="cpu", dtype="float32", serves={})
+    return to_doc(stage, devices=("cpu",), dtype="float32", serves={})
 
 
 def test_callables_are_written_as_names() -> None:
@@ -252,6 +252,15 @@ def test_missing_cards_are_told_with_the_flag() -> None:
         "--variant"
     ]
     assert [devices.stage_device(stage) for stage in stages] == ["cuda:0", "cuda:1"]
+
+
+def test_ranks_have_cards_of_their_own_in_every_replica() -> None:
+    split = replace(PIPELINE.variants["two"][0], tp_size=2, replicas=2, gpu=(3, 4, 5, 6))
+    assert devices.stage_devices(split) == ("cuda:3", "cuda:4")
+    assert devices.stage_devices(split, 1) == ("cuda:5", "cuda:6")
+    assert devices.stage_devices(replace(split, gpu=None)) == ("cpu", "cpu")
+    doc = to_doc(split, devices=devices.stage_devices(split), dtype="bfloat16", serves={})
+    assert (doc.device, doc.other_devices) == ("cuda:3", ("cuda:4",))
 
 
 def test_dtype_follows_the_device() -> None:

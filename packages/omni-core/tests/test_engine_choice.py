@@ -101,7 +101,7 @@ def test_one_stage_can_have_another_engine_than_the_pipeline(stage: str, other: 
 
 def test_a_stage_process_is_told_its_engine() -> None:
     found = resolved(BUILDER, overrides={"think.ar_engine": "sglang"})
-    docs = [to_doc(stage, device="cpu", dtype="float32", serves={}) for stage in found.stages]
+    docs = [to_doc(stage, devices=("cpu",), dtype="float32", serves={}) for stage in found.stages]
     assert [doc.ar_engine for doc in docs] == ["sglang", "torch", "torch", "torch"]
 
 

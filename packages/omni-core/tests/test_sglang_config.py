@@ -102,6 +102,15 @@ def test_the_pool_is_whole_pages_within_the_budget_and_no_larger_than_it_can_be_
         tokens(PAGE_BYTES - 1)
 
 
+def test_a_rank_holds_only_its_own_heads() -> None:
+    def tokens(ranks: int) -> int | None:
+        config = SglangEngineConfig(max_running=9, kv_budget_bytes=5 * PAGE_BYTES)
+        return config.kv_tokens(KV, 4, ranks=ranks)
+
+    heads = KV.kv_heads
+    assert [tokens(ranks) for ranks in (1, heads, 2 * heads)] == [80, 160, 160]
+
+
 def test_chunks_are_whole_pages() -> None:
     chunks = [SglangEngineConfig(prefill_chunk=rows).chunk_rows for rows in (1, 16, 40)]
     assert chunks == [16, 16, 32]

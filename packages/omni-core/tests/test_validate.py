@@ -195,8 +195,15 @@ def test_stages_of_a_process_share_its_environment() -> None:
 
 
 def test_an_engine_with_tensor_parallelism_may_split_a_stage() -> None:
-    able = replace(TORCH, tensor_parallel=True)
-    assert sentences(chain(tp_size=2, gpu=(0, 1)), engines={"torch": able}) == []
+    able = {"torch": replace(TORCH, tensor_parallel=True)}
+    assert sentences(chain(tp_size=2, splits=True, gpu=(0, 1)), engines=able) == []
+    assert sentences(chain(tp_size=2, gpu=(0, 1)), engines=able) == [
+        "stage 'b': tp_size is 2 but the model of this stage cannot be split; set it to 1"
+    ]
+    assert sentences(chain(tp_size=2, splits=True, gpu=0), engines=able) == [
+        "stage 'b': gpu names 1 cards but tp_size is 2 and replicas 1; name one card for each "
+        "rank, or one for all replicas"
+    ]
 
 
 DRIVEN = {"ar_engines": ("torch", "sglang")}
@@ -225,7 +232,7 @@ DRIVEN = {"ar_engines": ("torch", "sglang")}
         ),
         (
             {"ar_engine": "sglang", "tp_size": 2, **DRIVEN},
-            "stage 'b': tp_size is 2 but the sglang engine has no tensor parallelism; set it to 1",
+            "stage 'b': tp_size is 2 but the model of this stage cannot be split; set it to 1",
         ),
     ],
 )
@@ -298,7 +305,7 @@ def test_ten_faults_in_one_config_are_all_told() -> None:
         ("--talk.max_bach: stage 'talk'", "no setting 'max_bach'", "did you mean 'max_batch'?"),
         ("stage 'entry': next", "names 'joyn'", "did you mean 'join'?"),
         ("stage 'write': tp_size", "(omni.yaml:4)", "set it to 1"),
-        ("stage 'write': process", "(omni.yaml:5)", "set it to null"),
+        ("stage 'write': process", "(omni.yaml:5)", "set it to a name"),
         ("stage 'talk': gpu", "(omni.yaml:2)", "use another card"),
         ("stage 'lost': replicas", "(omni.yaml:6)", "it must be at least 1"),
         ("stage 'stray': max_batch", "is 0", "it must be at least 1"),

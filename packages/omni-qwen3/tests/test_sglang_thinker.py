@@ -1,5 +1,6 @@
 """The Thinker on SGLang against the Thinker on torch: the same outputs, whatever the engine does to
-a request meanwhile. One engine for the whole file: upstream can be set up once in a process.
+a request meanwhile. One engine for the whole file: upstream can be set up once in a process. With
+`--ranks N` it is split over N, which on a CPU talk by gloo.
 """
 
 from __future__ import annotations
@@ -35,21 +36,26 @@ CHUNK = 32
 PICTURE_ROWS = 40
 
 
-def context(model_path: str, engine: str) -> StageContext:
+def context(model_path: str, engine: str, ranks: int = 1) -> StageContext:
     config = load_config(model_path).thinker.decoder
     page_bytes = 2 * config.layers * config.kv_heads * config.head_dim * 4 * PAGE_SIZE
     options = {
-        "kv_budget_bytes": str(PAGES * page_bytes),
+        "kv_budget_bytes": str(PAGES * page_bytes // ranks),
         "prefill_chunk": str(CHUNK),
         "lookahead": "on",
         "max_running": "6",
     }
     return StageContext(
         stage=StageConfig(
-            name="thinker", factory=thinker.build, next=("talker_ar",), options=options
+            name="thinker",
+            factory=thinker.build,
+            next=("talker_ar",),
+            tp_size=ranks,
+            options=options,
         ),
         model_path=model_path,
         device="cpu",
+        other_devices=("cpu",) * (ranks - 1),
         dtype="float32",
         ar_engine=engine,
         report=lambda message: None,
@@ -70,12 +76,9 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(tiny_checkpoint: str) -> Both:
-    bootstrap.prepare()
-    from omni_qwen3.on_sglang.thinker import load_model
-
-    ctx = context(tiny_checkpoint, "sglang")
-    engine = build_sglang_engine(ctx, load_model(ctx, speaks=True))
+def both(tiny_checkpoint: str, ranks: int) -> Both:
+    ctx = context(tiny_checkpoint, "sglang", ranks)
+    engine = build_sglang_engine(ctx, thinker.load_sglang_model(ctx))
     runner = thinker.load_runner(context(tiny_checkpoint, "torch"))
     return Both(engine, runner, load_config(tiny_checkpoint))
 

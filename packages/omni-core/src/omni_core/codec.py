@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from omni_core.errors import ProtocolError
-from omni_core.messages import AnyMessage, DataReady, StreamChunk
+from omni_core.messages import DataReady, StreamChunk
 from omni_core.relay.base import Relay
 from omni_core.relay.cuda_ledger import CardReference
 from omni_core.relay.pool import Bytes, SlabReference
@@ -118,7 +118,7 @@ class Codec:
         """From now on, tensors may stay on their card."""
         self._relays.cards = cards
 
-    def encode(self, message: AnyMessage, target: str = "") -> list[Frame]:
+    def encode(self, message: msgspec.Struct, target: str = "") -> list[Frame]:
         """The message, first, and the frames of its tensors; they share no memory with it. Large
         tensors are placed for the process `target`, which may wait: see `Relay.place`.
 
@@ -221,7 +221,7 @@ class _Outgoing:
         self._frames: list[Frame] = []
         self.bytes_inline = 0
 
-    def encode(self, message: AnyMessage, target: str) -> list[Frame]:
+    def encode(self, message: msgspec.Struct, target: str) -> list[Frame]:
         """The message and its frames; `bytes_inline` is then that of its tensors."""
         self._target, self._slabs, self._frames = target, [], []
         if self._relays.cards is not None:

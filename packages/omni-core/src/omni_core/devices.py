@@ -52,10 +52,19 @@ def default_device(cards: int) -> str:
     return "cuda" if cards else "cpu"
 
 
-def stage_device(stage: StageConfig, replica: int = 0) -> str:
-    """The torch device of a stage, in the replica of this number."""
+def stage_devices(stage: StageConfig, replica: int = 0) -> tuple[str, ...]:
+    """The torch device of each rank of a stage, in the replica of this number."""
     cards = cards_of(stage)
-    return f"cuda:{cards[replica * stage.tp_size % len(cards)]}" if cards else "cpu"
+    first = replica * stage.tp_size
+    return tuple(
+        f"cuda:{cards[(first + rank) % len(cards)]}" if cards else "cpu"
+        for rank in range(stage.tp_size)
+    )
+
+
+def stage_device(stage: StageConfig, replica: int = 0) -> str:
+    """That of the first rank, which is all there is of most stages."""
+    return stage_devices(stage, replica)[0]
 
 
 def missing_cards(stages: Sequence[StageConfig], cards: int) -> list[str]:

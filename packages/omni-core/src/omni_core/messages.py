@@ -22,6 +22,8 @@ class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
     factory: str
     process: str
     device: str
+    other_devices: tuple[str, ...] = ()
+    """Of the ranks after the first, where the model is split."""
     dtype: str
     next: tuple[str, ...] = ()
     stream_to: tuple[str, ...] = ()

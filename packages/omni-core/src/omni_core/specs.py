@@ -49,6 +49,9 @@ class StageConfig:
     """Stages that name the same process share one; None gives the stage its own."""
     gpu: int | tuple[int, ...] | None = None
     tp_size: int = 1
+    """Ranks that one model is split over, each with a process and a card of its own."""
+    splits: bool = False
+    """Its model can be: `tp_size` may be above 1 on an engine with tensor parallelism."""
     replicas: int = 1
     """Processes like this one, of which a request meets one only; stages that share a process agree
     on their number. `gpu` names a card for each, or one for all."""
@@ -136,6 +139,8 @@ class StageContext:
     model_path: str
     device: str
     """A torch device string: "cpu", "cuda:0"."""
+    other_devices: tuple[str, ...] = ()
+    """Where the model is split: those of the ranks after the first, `tp_size` - 1 of them."""
     dtype: str
     """A torch dtype name: "float32", "bfloat16"."""
     ar_engine: str

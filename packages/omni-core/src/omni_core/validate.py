@@ -199,6 +199,13 @@ def _parallel_problems(
             fault=f"is {stage.tp_size} but the {engine.name} engine has no tensor parallelism",
             mend="set it to 1",
         )
+    elif stage.tp_size > 1 and not stage.splits:
+        yield Problem(
+            stage=stage.name,
+            field="tp_size",
+            fault=f"is {stage.tp_size} but the model of this stage cannot be split",
+            mend="set it to 1",
+        )
     sharing = _sharing(stage, stages)
     if stage.tp_size > 1 and sharing:
         yield Problem(
@@ -206,10 +213,12 @@ def _parallel_problems(
             field="process",
             fault=f"is shared with {', '.join(map(repr, sharing))} but each of its {stage.tp_size} "
             "ranks needs a process",
-            mend="set it to null, which gives the stage its own",
+            mend="set it to a name that no other stage has",
         )
     ranks = stage.tp_size * stage.replicas
-    if (count := len(cards_of(stage))) > 1 and count not in (stage.tp_size, ranks):
+    count = len(cards_of(stage))
+    least = 0 if stage.splits else 1  # one card is enough for replicas, and not for ranks
+    if count > least and count not in (stage.tp_size, ranks):
         yield Problem(
             stage=stage.name,
             field="gpu",

@@ -79,6 +79,7 @@ THINKER = StageConfig(
     next=("decode", "talker_ar"),
     stream_to=("decode", "talker_ar"),
     route_fn=Ref("omni_qwen3.edges:route_reply"),
+    splits=True,
     ar_engines=("torch", "sglang"),
     options=AR_OPTIONS,
 )

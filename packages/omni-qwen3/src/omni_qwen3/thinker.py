@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,10 @@ from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
+if TYPE_CHECKING:
+    from omni_core.engine.sglang_engine.model import SglangModel
+    from omni_qwen3.on_sglang.thinker import SglangThinker
+
 NAME = "thinker"
 TEXT_TARGET = "decode"
 SPEECH_TARGET = "talker_ar"
@@ -54,10 +58,7 @@ def build(ctx: StageContext) -> Scheduler:
     defaults = thinker_defaults(ctx.model_path)
     speaks = SPEECH_TARGET in ctx.stage.next
     if ctx.ar_engine == "sglang":
-        bootstrap.prepare()
-        from omni_qwen3.on_sglang.thinker import load_model
-
-        model = load_model(ctx, speaks=speaks)
+        model = load_sglang_model(ctx)
         engine = build_sglang_engine(ctx, model)
         room = engine.max_running
         stage = ThinkerStage(model.runner, defaults, can_speak=speaks, max_running=room)
@@ -68,6 +69,14 @@ def build(ctx: StageContext) -> Scheduler:
     stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
     return OmniScheduler(engine, stage, bank.stats, rest_s)
+
+
+def load_sglang_model(ctx: StageContext) -> SglangModel[SglangThinker]:
+    """The same as a model of SGLang's, or a rank's part of it."""
+    bootstrap.prepare()
+    from omni_qwen3.on_sglang.thinker import load_model
+
+    return load_model(ctx, speaks=SPEECH_TARGET in ctx.stage.next)
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:

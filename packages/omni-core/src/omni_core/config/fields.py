@@ -166,7 +166,7 @@ STAGE_FIELDS: Final[Mapping[str, Field]] = {
     "memory_fraction": number(
         "share of the card's total memory the stage may hold, above 0 and at most 1", optional=True
     ),
-    "tp_size": whole("cards one model is split over (tensor parallelism); 1 is all there is yet"),
+    "tp_size": whole("cards one model is split over (tensor parallelism), where the engine can"),
     "replicas": whole("processes of this kind; a request meets the one with least to do"),
     "max_batch": whole("requests a batching stage computes at once"),
     "max_wait_ms": number("how long a batching stage waits for its batch to fill, milliseconds"),

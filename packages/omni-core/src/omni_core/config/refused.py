@@ -88,8 +88,8 @@ REFUSED: Final = (
     ),
     Refused(
         what="tensor parallelism over all stages",
-        reason="an engine splits a model only if it has tensor parallelism, and none has yet",
-        mend="spread the stages over the cards with --STAGE.gpu N",
+        reason="each stage is split by itself, and few can be",
+        mend="set --STAGE.tp_size N for the large one, or spread the stages with --STAGE.gpu N",
         names=("tp", "tp_size", "tensor_parallel_size", "tensor_model_parallel_size"),
     ),
     Refused(

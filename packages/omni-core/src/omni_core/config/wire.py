@@ -16,11 +16,16 @@ from omni_core.types import Modality
 
 
 def to_doc(
-    stage: StageConfig, *, device: str, dtype: str, serves: Mapping[str, tuple[Modality, ...]]
+    stage: StageConfig,
+    *,
+    devices: tuple[str, ...],
+    dtype: str,
+    serves: Mapping[str, tuple[Modality, ...]],
 ) -> StageDoc:
     """A stage for the wire; every reference is resolved once here, before any process starts.
 
-    `serves` names the modalities of the terminals behind each of its `next`.
+    `devices` are those of its ranks; `serves` names the modalities of the terminals behind each of
+    its `next`.
     """
     checked = {
         field: _name(stage, field, getattr(stage, field))
@@ -30,7 +35,8 @@ def to_doc(
         name=stage.name,
         factory=_written(stage, "factory", stage.factory),  # imported in its own process only
         process=stage.process or stage.name,
-        device=device,
+        device=devices[0],
+        other_devices=devices[1:],
         dtype=dtype,
         next=stage.next,
         stream_to=stage.stream_to,

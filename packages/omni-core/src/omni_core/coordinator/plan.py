@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from omni_core.config import to_doc
 from omni_core.coordinator.fleet import Fleet, Replica
 from omni_core.coordinator.supervisor import Blueprint
-from omni_core.devices import stage_device
+from omni_core.devices import stage_devices
 from omni_core.graph import served
 from omni_core.messages import PROTOCOL_VERSION, Setup
 from omni_core.relay.transport import shared_cards
@@ -55,7 +55,7 @@ def _setup(
         stages=tuple(
             to_doc(
                 stage,
-                device=stage_device(stage, number),
+                devices=stage_devices(stage, number),
                 dtype=plan.dtype,
                 serves={target: modalities[target] for target in stage.next},
             )

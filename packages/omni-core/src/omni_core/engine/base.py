@@ -39,7 +39,13 @@ class EngineCapabilities:
 TORCH = EngineCapabilities(name="torch", feedback=True, hidden_states=True)
 """The embedded engine, described here so that configuration need not import torch."""
 
-SGLANG = EngineCapabilities(name="sglang", feedback=True, hidden_states=True, one_per_process=True)
+SGLANG = EngineCapabilities(
+    name="sglang",
+    feedback=True,
+    hidden_states=True,
+    tensor_parallel=True,
+    one_per_process=True,
+)
 """SGLang's scheduler, KV memory and kernels, driven in the stage's process."""
 
 ENGINES: Mapping[str, EngineCapabilities] = {engine.name: engine for engine in (TORCH, SGLANG)}

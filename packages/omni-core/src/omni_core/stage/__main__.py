@@ -6,7 +6,7 @@ The launcher is its only caller.
 import os
 import sys
 
-from omni_core.stage.parent import die_with
+from omni_core.parent import die_with
 
 _name, _run_dir, _parent = sys.argv[1:]
 die_with(int(_parent))

@@ -18,7 +18,7 @@ from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
 from omni_core.errors import ConfigError
-from omni_core.specs import StageContext
+from omni_core.specs import Ref, StageContext
 from omni_core.types import IntArray
 from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.defaults import eos_token_ids
@@ -31,10 +31,11 @@ from omni_qwen3.on_sglang.upstream import (
     ForwardBatch,
     LogitsProcessorOutput,
     Qwen3MoeForCausalLM,
+    VocabParallelEmbedding,
     residual_batch,
 )
 from omni_qwen3.prompt import FlatBatch, Patch, Prompt, flatten
-from omni_qwen3.thinker_prompts import ThinkerPrompts
+from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 from omni_qwen3.weights import Checkpoint, torch_dtype
 
 DECODER = "thinker.model."
@@ -47,6 +48,7 @@ def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]
     decoder = config.thinker.decoder
     with Checkpoint(ctx.model_path) as checkpoint:
         check_decoder(checkpoint, decoder)
+    check_split(ctx, decoder)
     runner = SglangThinker(
         config,
         eos_token_ids=eos_token_ids(ctx.model_path),
@@ -60,6 +62,8 @@ def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]
         module=ThinkerModule,
         config=upstream_config(ctx.model_path, decoder),
         tensors=(DECODER, HEAD),
+        load=Ref("omni_qwen3.thinker:load_sglang_model"),
+        inputs=ThinkerInputs,
     )
 
 
@@ -71,6 +75,22 @@ def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
             "use --ar-engine torch"
         )
     check_tensors(checkpoint, config, DECODER, HEAD, embeddings="embed_tokens")
+
+
+def check_split(ctx: StageContext, config: DecoderConfig) -> None:
+    """ConfigError unless every rank gets as much of the model as the others."""
+    ranks = ctx.stage.tp_size
+    counts = {"attention heads": config.heads}
+    if config.moe is not None:
+        counts["columns in an expert"] = config.moe.intermediate_size
+    uneven = [f"{count} {what}" for what, count in counts.items() if count % ranks]
+    if config.kv_heads % ranks and ranks % config.kv_heads:
+        uneven.append(f"{config.kv_heads} heads of keys and values")
+    if uneven:
+        raise ConfigError(
+            f"stage {ctx.stage.name!r}: tp_size is {ranks} but the model has "
+            f"{' and '.join(uneven)}, which it does not divide; set one that does"
+        )
 
 
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
@@ -85,6 +105,11 @@ class ThinkerModule(Qwen3MoeForCausalLM):
     def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
         """`config` is of `upstream_config`."""
         super().__init__(config, quant_config, prefix)
+        if self.model.embed_tokens.tp_size > 1:
+            # Whole on every rank: rows are embedded between steps, too, by the first rank alone.
+            self.model.embed_tokens = VocabParallelEmbedding(
+                config.vocab_size, config.hidden_size, enable_tp=False
+            )
         for layer in self.model.layers:
             layer.self_attn.rotary_emb = TableRotary()
         self._rope: Rope | None = None

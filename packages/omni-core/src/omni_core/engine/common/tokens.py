@@ -57,9 +57,12 @@ class TokenSampler:
         suppress: torch.Tensor | None,
         device: torch.device,
         start_copy: StartCopy,
+        agreed: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
+        """`agreed` says what counts of the drawn tokens; None for those themselves."""
         self._rules = LogitsRules(rows, vocab_size, suppress, device)
         self._start_copy = start_copy
+        self._agreed = agreed
         self._newest = torch.zeros(rows, dtype=torch.long, device=device)
         self._members = _Members([], [], self._rules)
         self._drawn = self._members.rows
@@ -87,6 +90,8 @@ class TokenSampler:
         raw = members.logprobs.before_rules(logits)
         logits = members.rules.apply(logits, [a.generated for a in active])
         tokens = members.sampler(logits)
+        if self._agreed is not None:
+            tokens = self._agreed(tokens)
         members.rules.count(tokens)
         self._newest[members.rows] = self._drawn = tokens
         rest = members.logprobs.of_tokens(raw, tokens)

@@ -17,36 +17,65 @@ from omni_core.engine.sglang_engine.config import (
     SglangEngineConfig,
     engine_config,
 )
+from omni_core.engine.sglang_engine.followers import Followers
+from omni_core.engine.sglang_engine.journal import Journal, LeadingEngine
 from omni_core.engine.sglang_engine.model import SglangModel, SglangRunner
+from omni_core.engine.sglang_engine.split import Split, meeting_place
 from omni_core.engine.sglang_engine.view import part_of
+from omni_core.errors import ConfigError
 from omni_core.specs import StageContext
 
 if TYPE_CHECKING:
+    from omni_core.engine.base import Engine
     from omni_core.engine.sglang_engine.engine import SglangEngine
     from omni_core.engine.sglang_engine.upstream import InProcessScheduler, Settings
 
 
-def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> SglangEngine:
-    """The engine of this process, of which there can be one; ConfigError for what cannot be."""
+def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> Engine:
+    """The engine of this process, of which there can be one; ConfigError for what cannot be. Where
+    the model is split, with processes for its other ranks."""
+    if ctx.stage.tp_size == 1:
+        return build_rank(ctx, model)
+    if model.load is None or model.runner.feedback:
+        raise ConfigError(
+            f"stage {ctx.stage.name!r}: tp_size is {ctx.stage.tp_size} but the model of this stage "
+            "cannot be split; set it to 1"
+        )
+    split = Split(ranks=ctx.stage.tp_size, rank=0, meeting=meeting_place())
+    followers = Followers(ctx, model.load, split.meeting)
+    engine = build_rank(ctx, model, split)
+    return LeadingEngine(engine, Journal(followers.pipes), followers.cause)
+
+
+def build_rank(
+    ctx: StageContext, model: SglangModel[SglangRunner], split: Split | None = None
+) -> SglangEngine:
+    """The engine of one rank: all of them load the model together."""
     availability.require(ctx.ar_engine, ctx.stage.name, ctx.device)
     config = engine_config(ctx, model.runner)
-    scheduler = load_scheduler(ctx, config, model)
+    scheduler = load_scheduler(ctx, config, model, split)
     from omni_core.engine.sglang_engine.engine import SglangEngine
 
     return SglangEngine(scheduler, model.runner, config)
 
 
 def load_scheduler(
-    ctx: StageContext, config: SglangEngineConfig, model: SglangModel[SglangRunner]
+    ctx: StageContext,
+    config: SglangEngineConfig,
+    model: SglangModel[SglangRunner],
+    split: Split | None = None,
 ) -> InProcessScheduler:
-    """Upstream's scheduler, with the model in it."""
+    """Upstream's scheduler, with the model in it, or a rank's part of that."""
     bootstrap.prepare()
+    if split is not None:
+        split.prepare()
     from omni_core.engine.sglang_engine.upstream import build_scheduler
 
     described = {**model.config, "architectures": [model.module.__name__]}
     ctx.report("loading weights")
     with part_of(ctx.model_path, described, model.tensors) as directory:
-        return build_scheduler(_settings(ctx, config, model, directory), model.module)
+        settings = _settings(ctx, config, model, directory)
+        return build_scheduler(settings, model.module, rank=0 if split is None else split.rank)
 
 
 def _settings(
@@ -56,10 +85,11 @@ def _settings(
 
     kv = model.runner.kv
     itemsize = getattr(torch, ctx.dtype).itemsize
-    tokens = config.kv_tokens(kv, itemsize)
+    tokens = config.kv_tokens(kv, itemsize, ranks=ctx.stage.tp_size)
     return Settings(
         model_path=directory,
         device=ctx.device,
+        ranks=ctx.stage.tp_size,
         dtype=ctx.dtype,
         max_running=config.max_running,
         prefill_chunk=config.chunk_rows,

@@ -32,8 +32,8 @@ class SglangEngineConfig:
     prefill_chunk: int = 512
     """Most prompt rows of one forward, in whole pages."""
     kv_budget_bytes: int | None = None
-    """Memory of the KV pool; less is taken when `max_running` longest sequences need less. None:
-    what `memory_fraction` leaves beside the weights."""
+    """Memory of the KV pool, on each rank; less is taken when `max_running` longest sequences need
+    less. None: what `memory_fraction` leaves beside the weights."""
     memory_fraction: float | None = None
     """Share of the card's memory for weights and KV."""
     prefix_cache: bool = True
@@ -61,12 +61,13 @@ class SglangEngineConfig:
         """`prefill_chunk` in whole pages, at least one."""
         return max(self.prefill_chunk // PAGE_SIZE, 1) * PAGE_SIZE
 
-    def kv_tokens(self, kv: KVSpec, itemsize: int) -> int | None:
-        """Tokens of the KV pool, `SPARE_PAGES` apart; ConfigError if not a page fits. None: as many
-        as fit."""
+    def kv_tokens(self, kv: KVSpec, itemsize: int, *, ranks: int = 1) -> int | None:
+        """Tokens of the KV pool, `SPARE_PAGES` apart, of a model split over so many ranks;
+        ConfigError if not a page fits. None: as many as fit."""
         if self.kv_budget_bytes is None:
             return None
-        page_bytes = 2 * kv.layers * kv.kv_heads * kv.head_dim * itemsize * PAGE_SIZE
+        heads = max(kv.kv_heads // ranks, 1)
+        page_bytes = 2 * kv.layers * heads * kv.head_dim * itemsize * PAGE_SIZE
         pages = min(self.kv_budget_bytes // page_bytes, self.max_running * pages_for(kv.max_len))
         if pages < 1:
             raise ConfigError(

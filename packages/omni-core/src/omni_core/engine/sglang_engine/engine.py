@@ -72,7 +72,9 @@ class SglangEngine:
         self._scheduler = scheduler
         self._runner = runner
         self._pages_total = pages_for(scheduler.kv_tokens) - SPARE_PAGES
-        self._sampler = TokenSampler(rows, runner.vocab_size, runner.suppress, device, HostCopy)
+        self._sampler = TokenSampler(
+            rows, runner.vocab_size, runner.suppress, device, HostCopy, scheduler.agreed
+        )
         self._residents = Residents(scheduler, runner, self._sampler.seat, config.max_running)
         scheduler.attend_to(
             draw=self._draw,

@@ -6,7 +6,7 @@ takes the place of its `forward` and `logits`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from omni_core.engine.base import KVSpec, Segment, Sequence
+from omni_core.specs import Ref
 
 
 class SglangRunner(Protocol):
@@ -90,3 +91,8 @@ class SglangModel(Generic[R]):
     tensors: tuple[str, ...]
     """Prefixes of the tensors `load_weights` wants; it is given whole files, with all names as they
     are in the checkpoint."""
+    load: Ref | None = None
+    """(StageContext) -> this model, for the processes of the other ranks; None if it cannot be
+    split. The runner then calls the module in its `forward` alone: all ranks take part in that."""
+    inputs: Callable[..., Any] = dict
+    """Builds `EngineRequest.inputs` from its fields, which are plain data and tensors."""

@@ -14,6 +14,7 @@ and says which have moved; the parity cases say whether the others still mean th
 | `Req` | one request: its ids, `prefix_len`, `extend_end`, `inflight_middle_chunks`, `kv` |
 | `Req.update_finish_state` | overridden: when a reply ends is the engine's to say |
 | `FINISH_ABORT`, `FINISH_LENGTH`, `BaseFinishReason`, `Req.to_finish` | the end of a request |
+| `Scheduler.tp_group` | the ranks of a split model, which take the tokens of the first |
 | `release_kv_cache` | frees a request between two steps |
 | `Sampler`, `register_sampler_backend` | ours draws |
 | `SamplingParams` | only how much memory a request is admitted with; the rest is our sampler's |
@@ -66,6 +67,10 @@ RESERVE_TOKENS = 16
 gives its memory back and is computed again; memory kept for tokens that never come serves none."""
 SAMPLER = "pytorch"
 """The one backend upstream takes on every device; in this process the name means `_OurSampler`."""
+
+WHOLE_HOST = 0.99
+"""Share of a host's memory that upstream may count on without a card. A stage's own share is one of
+a card: here its budget alone says what it takes."""
 
 Draw = Callable[[torch.Tensor], torch.Tensor]
 """Logits (B, vocab) of the last row of each segment -> int64 (B,) tokens."""
@@ -170,6 +175,11 @@ class InProcessScheduler(Scheduler):
         """Places of KV are below this number: the pool, and a page that nobody has."""
         page: int = self.page_size
         return self.kv_tokens + page
+
+    def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens that the first rank has drawn, whatever those of this one are."""
+        drawn: torch.Tensor = self.tp_group.broadcast(tokens)
+        return drawn
 
     def slots_of(self, row: int, start: int, stop: int) -> torch.Tensor:
         """Where the KV of a row's tokens lies."""
@@ -305,6 +315,8 @@ class Settings:
 
     model_path: str
     device: str
+    ranks: int
+    """Processes that the model is split over."""
     dtype: str
     max_running: int
     prefill_chunk: int
@@ -332,13 +344,14 @@ def server_args(settings: Settings) -> ServerArgs:
         skip_tokenizer_init=True,
         device=settings.device.partition(":")[0],
         base_gpu_id=settings.card,
+        tp_size=settings.ranks,
         dtype=settings.dtype,
         context_length=settings.context_length,
         max_running_requests=settings.max_running,
         chunked_prefill_size=settings.prefill_chunk,
         max_prefill_tokens=settings.max_batch_tokens,
         max_total_tokens=settings.kv_tokens,
-        mem_fraction_static=settings.memory_fraction,
+        mem_fraction_static=WHOLE_HOST if on_cpu else settings.memory_fraction,
         page_size=settings.page_size,
         disable_radix_cache=not settings.prefix_cache,
         disable_overlap_schedule=not settings.looks_ahead,
@@ -351,12 +364,15 @@ def server_args(settings: Settings) -> ServerArgs:
     )
 
 
-def build_scheduler(settings: Settings, module: type[nn.Module]) -> InProcessScheduler:
-    """Load the module and set up its pools; once per process."""
+def build_scheduler(
+    settings: Settings, module: type[nn.Module], rank: int = 0
+) -> InProcessScheduler:
+    """Load the module, or the part of it that is this rank's, and set up its pools; once per
+    process. Returns when all ranks have done so."""
     ModelRegistry.models[module.__name__] = module
     register_sampler_backend(SAMPLER, _OurSampler)
     args = server_args(settings)
     ports = PortArgs.init_new(args)
-    ranks = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=settings.card)
+    ranks = SpawnRanks(world_rank=rank, dp_rank=None, gpu_id=settings.card)
     publish(args, role="scheduler", ranks=ranks)
     return InProcessScheduler(args, ports)
