@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from omni_core.pipeline import Pipeline
 from omni_server import errors, health
 from omni_server.context import ServerContext
-from omni_server.openai import chat, models, requests
+from omni_server.openai import chat, models, requests, transcriptions
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
@@ -27,7 +27,7 @@ def create_app(pipeline: Pipeline, settings: Settings) -> FastAPI:
     )
     app = FastAPI(title="Omni", version=version("omni-server"))
     pipeline.observer = context.metrics
-    for part in (health, models, chat, requests):
+    for part in (health, models, chat, transcriptions, requests):
         app.include_router(part.router(context))
     errors.install(app)
     return app
