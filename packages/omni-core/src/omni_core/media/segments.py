@@ -14,7 +14,7 @@ from omni_core.types import FloatArray
 
 FRAME_S = 0.02
 _LEAST_POWER = 1e-10
-_FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 10.0, 95.0
+_FLOOR_PERCENTILE, _SPEECH_PERCENTILE = 1.0, 95.0
 _QUIET_SHARE = 0.3
 """A frame is quiet that is less than so far up from the floor of its surroundings to their speech,
 in decibels."""

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from io import BytesIO
+from functools import partial
 
 import numpy as np
-import soundfile
 
 from omni_core.errors import DeadlineError, RequestError
 from omni_core.media.audio import load_audio
+from omni_core.media.clip import float_wav
 from omni_core.media.limits import MediaLimits
 from omni_core.media.segments import Segment, split_at_pauses
 from omni_core.pipeline import Pipeline
@@ -73,61 +73,69 @@ async def hear(
 ) -> AsyncGenerator[tuple[int, Event], None]:
     """(segment, event) of all segments, one segment after the other; each ends with `Finished`.
 
-    Raises what ends a segment's request when it is that segment's turn. Closing the generator
-    early (or cancelling its task) aborts every request that runs.
+    Raises what ends any segment's request as soon as it does. Closing the generator early (or
+    cancelling its task) aborts every request that runs.
     """
-    deadline_s = None if call.timeout_s is None else time.monotonic() + call.timeout_s
-    waiting = iter(recording.segments)
-    running: deque[_Hearing] = deque()
+    asking = _Asking(call, recording, pipeline)
+    segments = recording.segments
+    arrivals = _Arrivals(len(segments))
+    tasks: list[asyncio.Task[None]] = []
     try:
-        for index in range(len(recording.segments)):
-            while len(running) < MAX_AT_ONCE and (segment := next(waiting, None)) is not None:
-                samples = recording.heard(segment)
-                running.append(_Hearing(call, samples, pipeline, deadline_s))
-            while (event := await running[0].next_event()) is not None:
+        for index in range(len(segments)):
+            for number in range(len(tasks), min(index + MAX_AT_ONCE, len(segments))):
+                task = asyncio.create_task(asking.about(number, arrivals))
+                task.add_done_callback(partial(arrivals.ended, number))
+                tasks.append(task)
+            while (event := await arrivals.next_of(index)) is not None:
                 yield index, event
-            running.popleft()
     finally:
-        for hearing in running:
-            hearing.task.cancel()
-        await asyncio.gather(*(hearing.task for hearing in running), return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Hearing:
-    """One segment's request, and its events until somebody listens."""
+class _Arrivals:
+    """Events of all segments as they come, each held until its segment's turn."""
 
-    def __init__(
-        self,
-        call: TranscriptionCall,
-        samples: FloatArray,
-        pipeline: Pipeline,
-        deadline_s: float | None,
-    ) -> None:
-        self._call, self._samples = call, samples
-        self._pipeline, self._deadline_s = pipeline, deadline_s
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
-        self.task = asyncio.create_task(self._run())
+    def __init__(self, n_segments: int) -> None:
+        self._arrived: asyncio.Queue[tuple[int, Event | BaseException | None]] = asyncio.Queue()
+        self._held: list[deque[Event | None]] = [deque() for _ in range(n_segments)]
 
-    async def next_event(self) -> Event | None:
-        """None after the last; raises what ended the request."""
-        event = await self._events.get()
-        if event is None:
-            await self.task
-        return event
+    def put(self, index: int, event: Event) -> None:
+        self._arrived.put_nowait((index, event))
 
-    async def _run(self) -> None:
-        try:
-            if np.abs(self._samples).max() <= _INAUDIBLE:
-                self._events.put_nowait(Finished(finish_reason="stop", usage=Usage()))
-                return
-            clip = await asyncio.to_thread(
-                float_wav, self._samples, self._call.model.sample_rate, self._call.model.min_clip_s
-            )
-            async with aclosing(self._pipeline.generate(self._request(clip))) as events:
-                async for event in events:
-                    self._events.put_nowait(event)
-        finally:
-            self._events.put_nowait(None)
+    def ended(self, index: int, task: asyncio.Task[None]) -> None:
+        self._arrived.put_nowait((index, None if task.cancelled() else task.exception()))
+
+    async def next_of(self, index: int) -> Event | None:
+        """None after the segment's last; raises what ended any segment's task."""
+        while not self._held[index]:
+            number, event = await self._arrived.get()
+            if isinstance(event, BaseException):
+                raise event
+            self._held[number].append(event)
+        return self._held[index].popleft()
+
+
+class _Asking:
+    """The requests of one recording."""
+
+    def __init__(self, call: TranscriptionCall, recording: Recording, pipeline: Pipeline) -> None:
+        self._call, self._recording, self._pipeline = call, recording, pipeline
+        timeout_s = call.timeout_s
+        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    async def about(self, index: int, arrivals: _Arrivals) -> None:
+        """Ask about one segment; its events go to `arrivals`."""
+        samples = self._recording.heard(self._recording.segments[index])
+        if np.abs(samples).max() <= _INAUDIBLE:
+            arrivals.put(index, Finished(finish_reason="stop", usage=Usage()))
+            return
+        model = self._call.model
+        clip = await asyncio.to_thread(float_wav, samples, model.sample_rate, model.min_clip_s)
+        async with aclosing(self._pipeline.generate(self._request(clip))) as events:
+            async for event in events:
+                arrivals.put(index, event)
 
     def _request(self, clip: bytes) -> Request:
         call = self._call
@@ -150,12 +158,3 @@ class _Hearing:
         if left_s <= 0:
             raise DeadlineError("The request took longer than it may; ask for more 'timeout'.")
         return left_s
-
-
-def float_wav(samples: FloatArray, sample_rate: int, min_s: float) -> bytes:
-    """A WAV file that holds exactly these samples, and silence up to `min_s` after them."""
-    missing = max(0, round(min_s * sample_rate) - len(samples))
-    padded = np.pad(samples, (0, missing)) if missing else samples
-    file = BytesIO()
-    soundfile.write(file, padded, sample_rate, format="WAV", subtype="FLOAT")
-    return file.getvalue()
