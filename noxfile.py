@@ -228,6 +228,17 @@ def parity(session: nox.Session) -> None:
 
 
 @nox.session
+def spoken(session: nox.Session) -> None:
+    """Upload a real voice in every format, and compare what the audio encoder gets of it."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", "hibari-tts==0.2.1"))
+    speech = str(Path(session.create_tmp()) / "speech.wav")
+    sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
+    session.run("hibari", sentence, "--seed", "0", "-o", speech)
+    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech}
+    session.run("pytest", "tests/test_transcription_formats.py", *session.posargs, env=named)
+
+
+@nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
