@@ -53,7 +53,10 @@ OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
-    *(f"tests/test_parity{part}.py" for part in ("", "_variants", "_processes", "_mixed", "_ranks")),
+    *(
+        f"tests/test_parity{part}.py"
+        for part in ("", "_variants", "_processes", "_mixed", "_ranks")
+    ),
     "tests/faults/test_aborted.py",
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
@@ -243,6 +246,17 @@ def parity(session: nox.Session) -> None:
     session.run(
         "python", "tests/parity/reference.py", "--checkpoint", tiny, "--check", env=ONE_THREAD
     )
+
+
+@nox.session
+def spoken(session: nox.Session) -> None:
+    """Upload a real voice in every format, and compare what the audio encoder gets of it."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", "hibari-tts==0.2.1"))
+    speech = str(Path(session.create_tmp()) / "speech.wav")
+    sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
+    session.run("hibari", sentence, "--seed", "0", "-o", speech)
+    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech}
+    session.run("pytest", "tests/test_transcription_formats.py", *session.posargs, env=named)
 
 
 @nox.session

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 
 #: Layers inside core, lowest first; a module may import its own layer and those below.
 CORE_LAYERS = (
-    {"errors", "types"},
+    {"errors", "types", "languages"},
     {"specs", "messages", "addresses", "curve", "janitor", "parent", "media"},
     {"hub", "hookspecs", "graph", "validate", "relay", "codec", "tensors"}
     | {"scheduler", "engine", "devices", "steps"},

@@ -323,6 +323,36 @@ def test_streaming_is_real(server: Server) -> None:
     assert max(reply.audio_sizes) <= len(reply.pcm) / 4
 
 
+def test_transcriptions(server: Server) -> None:
+    """Every format says what the chat says to the same clip and instruction; so does a stream."""
+    clip = wav(1.5)
+    asked = user(sound(clip), text("Transcribe the English audio into text."))
+    chat = server.openai.chat.completions.create(model=MODEL, messages=asked, **LIMITS)
+    expected = chat.choices[0].message.content.strip()
+    create = server.openai.audio.transcriptions.create
+    known: dict[str, Any] = {"model": MODEL, "file": ("ünï.m4a", clip), "language": "en"}
+    known |= {"extra_body": {"max_tokens": 24}}
+    reply = create(**known)
+    assert reply.text == expected
+    assert reply.usage.input_tokens == chat.usage.prompt_tokens
+    assert reply.usage.input_token_details.audio_tokens > 0
+    assert create(response_format="text", **known) == expected
+    verbose = create(response_format="verbose_json", **known)
+    assert (verbose.text, verbose.duration, verbose.language) == (expected, 1.5, "english")
+    assert verbose.segments[0].avg_logprob < 0
+    assert create(response_format="srt", **known).startswith("1\n00:00:00,000 --> 00:00:01,500\n")
+    assert create(response_format="vtt", **known).startswith("WEBVTT\n")
+    *deltas, done = create(stream=True, include=["logprobs"], **known)
+    assert len(deltas) > 1
+    assert "".join(event.delta for event in deltas) == done.text == expected
+    assert done.usage.total_tokens == reply.usage.total_tokens
+    assert len(done.logprobs) > len(deltas) / 2
+    translated = server.openai.audio.translations.create(
+        model=MODEL, file=("a.wav", clip), extra_body={"max_tokens": 8}
+    )
+    assert isinstance(translated.text, str)
+
+
 def test_only_what_is_asked_for_runs(server: Server) -> None:
     before = {stage: server.counters(stage) for stage in (TALKER, VOCODER, IMAGE_ENCODER)}
     assert all(before.values())

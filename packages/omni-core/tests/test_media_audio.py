@@ -141,6 +141,17 @@ def test_files_of_ffmpeg(fmt: str, codec: str, options: dict[str, str], rate: in
     assert samples[4_000:12_000].std() == pytest.approx(0.5 / 2**0.5, rel=0.08)
 
 
+@pytest.mark.parametrize("subtype", ["OPUS", "VORBIS"])
+@pytest.mark.parametrize("rate", [16_000, 48_000])
+def test_chained_ogg(subtype: str, rate: int) -> None:
+    """One file after another is one recording; the pre-skip of each is no part of it."""
+    links = [written(tone(1.0, rate, hz), rate, "OGG", subtype) for hz in (440, 880)]
+    samples = load_audio(b"".join(links), LIMITS)
+    assert len(samples) == pytest.approx(32_000, abs=2 if subtype == "OPUS" else 512)
+    assert loudest_hz(samples[2_000:14_000]) == pytest.approx(440, abs=2)
+    assert loudest_hz(samples[18_000:30_000]) == pytest.approx(880, abs=2)
+
+
 def test_only_the_right_channel_speaks() -> None:
     stereo = np.stack([np.zeros(48_000, "f4"), tone(1.0, 48_000)], 1)
     samples = load_audio(muxed(stereo, 48_000, "ipod", "aac"), LIMITS)

@@ -18,7 +18,6 @@ import torch
 from omni_core.engine import build_sglang_engine
 from omni_core.engine.base import Engine, EngineRequest, Sequence, StepOutput
 from omni_core.engine.common.active import ActiveSequence
-from omni_core.engine.sglang_engine import bootstrap
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import ContextLengthError, RequestError
 from omni_core.specs import StageConfig, StageContext

@@ -113,6 +113,34 @@ class PipelineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptionTask:
+    """What a caller wants to be made of a clip of speech."""
+
+    language: str | None = None
+    """What is spoken, as an ISO 639-1 code (`omni_core.languages`); None if nobody said."""
+    prompt: str = ""
+    """Words and style to expect, in the caller's words."""
+    translate: bool = False
+    """Write it down in English, whatever is spoken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcription:
+    """How a checkpoint is asked to write down speech."""
+
+    messages: Resolvable
+    """(clip: MediaPart, task: TranscriptionTask) -> tuple[Message, ...]: the conversation to which
+    the reply is the text of the clip, and nothing else."""
+    sample_rate: int = 16_000
+    """In Hz: what the model hears."""
+    min_clip_s: float = 0.1
+    """Shorter clips are padded with silence."""
+    min_segment_s: float = 5.0
+    max_segment_s: float = 30.0
+    """Longer audio is cut at pauses, into segments of so many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What a server must know of a checkpoint to check requests before any stage sees them."""
 
@@ -129,6 +157,8 @@ class ModelInfo:
     reads_aloud: bool = False
     """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio; the
     entry stage gets it as `{"read_aloud": text}`."""
+    transcription: Transcription | None = None
+    """None if the checkpoint cannot be asked to write down speech."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.specs import ModelInfo
+from omni_core.specs import ModelInfo, Ref, Transcription
 from omni_core.types import SamplingParams
 from omni_qwen3.config import parse_config
 from omni_qwen3.files import has_file, read_json
@@ -88,6 +88,7 @@ def describe(model_path: str) -> ModelInfo:
         refused_modalities={} if speaks else {"audio": NO_TALKER},
         logprobs=True,
         reads_aloud=speaks,
+        transcription=Transcription(messages=Ref("omni_qwen3.transcribe:messages")),
     )
 
 

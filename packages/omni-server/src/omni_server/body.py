@@ -5,6 +5,8 @@ Knows HTTP. Knows nothing of what the bytes mean.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+
 from starlette.requests import ClientDisconnect, Request
 
 from omni_core.errors import PayloadTooLargeError
@@ -12,26 +14,34 @@ from omni_server.stream import ClientGoneError
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytearray:
-    """The whole body; PayloadTooLargeError as soon as it is known to exceed the limit.
+    """The whole body; raises as `body_chunks` does."""
+    body = bytearray()
+    async for chunk in body_chunks(request, limit_bytes):
+        body += chunk
+    return body
+
+
+async def body_chunks(request: Request, limit_bytes: int) -> AsyncGenerator[bytes, None]:
+    """The body as it comes; PayloadTooLargeError as soon as it is known to exceed the limit.
 
     Raises ClientGoneError when the client leaves before it has sent all.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit_bytes:
         raise _too_large(limit_bytes)
-    body = bytearray()
+    n_bytes = 0
     try:
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit_bytes:
+            n_bytes += len(chunk)
+            if n_bytes > limit_bytes:
                 raise _too_large(limit_bytes)
+            yield chunk
     except ClientDisconnect as exc:
         raise ClientGoneError from exc
-    return body
 
 
 def _too_large(limit_bytes: int) -> PayloadTooLargeError:
     return PayloadTooLargeError(
-        f"The request body is larger than {limit_bytes} bytes; send media as URLs, "
-        "or raise the limit with --max-body-mib."
+        f"The request body is larger than {limit_bytes} bytes; send smaller media, or "
+        "URLs of it in a chat, or raise the limit with --max-body-mib."
     )

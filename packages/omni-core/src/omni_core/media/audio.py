@@ -53,10 +53,16 @@ def decode_audio(data: bytes, max_seconds: float, sample_rate: int) -> FloatArra
 def _is_for_libsndfile(data: bytes) -> bool:
     head = data[:12]
     return (
-        head.startswith((b"fLaC", b"OggS", b"ID3"))
+        head.startswith((b"fLaC", b"ID3"))
+        or (head.startswith(b"OggS") and _is_one_vorbis_stream(data))
         or (head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE")
         or (len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2)  # MPEG layer III sync
     )
+
+
+def _is_one_vorbis_stream(ogg: bytes) -> bool:
+    """Of chained files libsndfile reads the first only, and of Opus it keeps the pre-skip."""
+    return b"OpusHead" not in ogg[:64] and ogg.count(b"\x01vorbis") == 1
 
 
 class _MonoCollector:

@@ -65,7 +65,7 @@ async def _answer(request: Request, context: ServerContext) -> Response:
     try:
         headers["x-request-id"] = request_id = own_request_id(request) or ids.completion_id
         call = await _read_call(request, context, request_id)
-        _require_serving(context.pipeline)
+        require_serving(context.pipeline)
         if call.stream:
             streaming = True
             return EventStream(_frames(call, ids, context, timer), headers, timer.end)
@@ -98,7 +98,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
     )
 
 
-def _require_serving(pipeline: Pipeline) -> None:
+def require_serving(pipeline: Pipeline) -> None:
     """NotReadyError before the pipeline has started and once it stops; degraded may still serve."""
     status = pipeline.health().status
     if status in ("starting", "closing"):

@@ -15,13 +15,14 @@ from omni_core.types import TokenLogprob, TopLogprob
 def logprobs_object(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
     """`choices[].logprobs` for the tokens of a reply, or of a chunk of it."""
     content = [
-        {**_token(token), "top_logprobs": [_token(other) for other in token.top]}
+        {**token_object(token), "top_logprobs": [token_object(other) for other in token.top]}
         for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def _token(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
+def token_object(token: TopLogprob) -> dict[str, Any]:
+    """`token`, `bytes` and `logprob` of one token."""
     return {
         "token": token.spelling.decode(errors="replace"),
         "bytes": list(token.spelling) or None,

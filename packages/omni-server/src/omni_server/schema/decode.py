@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,6 +53,58 @@ def convert_field(value: Any, kind: type[T], path: str) -> T:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as exc:
         raise invalid_field(exc, path, None) from exc
+
+
+def convert_form(
+    fields: Iterable[tuple[str, str]],
+    kind: type[T],
+    *,
+    lists: Collection[str] = (),
+    objects: Collection[str] = (),
+    hints: Mapping[str, str] | None = None,
+) -> T:
+    """Check the (name, value) pairs of a form, whose numbers and booleans are words.
+
+    An empty value equals an absent one. `lists` are written `name[]` or `name`, once an item;
+    `objects` are written `name[key]`, or as JSON in one value. Any other name may be there once.
+    """
+    values = _form_values(fields, lists, objects)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise invalid_field(exc, "", hints) from exc
+
+
+def _form_values(
+    fields: Iterable[tuple[str, str]], lists: Collection[str], objects: Collection[str]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for written, value in fields:
+        name, bracket, key = written.removesuffix("]").partition("[")
+        if not value:
+            continue
+        if name in lists and not key:
+            values.setdefault(name, []).append(value)
+            continue
+        if name in objects and bracket and isinstance(values.setdefault(name, {}), dict):
+            within, name = values[name], key
+        else:
+            within, name = values, written
+        if name in within:
+            raise RequestError(f"'{written}' is there twice; send one value.", param=written)
+        is_json = name in objects and value.lstrip().startswith("{")
+        within[name] = decode_json(value, name) if is_json else value
+    return values
+
+
+def decode_json(text: str, path: str) -> Any:
+    """Parse JSON that stands in a field at `path`."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise RequestError(
+            f"'{path}' is not valid JSON: {exc}.", param=path, code="invalid_json"
+        ) from exc
 
 
 def invalid_field(
