@@ -186,7 +186,7 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     chunks = out.to("decode", "stream")
     assert len(chunks) == 8
     assert [chunk["finish"] for chunk in chunks] == [None] * 7 + ["length"]
-    assert out.to("decode", "send") == [{"opened": False}]
+    assert out.to("decode", "send") == [{"opened": False, "calls": False}]
     usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
     assert out.log[-1] == ("r", "done", None, usage)
     rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]

@@ -94,7 +94,7 @@ class Stage:
     def open(
         self, request_id: str = "r", params: RequestParams | None = None, *, opened: bool = False
     ) -> None:
-        payload: dict[str, Any] = {"opened": opened}
+        payload: dict[str, Any] = {"opened": opened, "calls": calls}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
     def push(

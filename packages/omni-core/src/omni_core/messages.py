@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from omni_core.errors import ErrorInfo
-from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
+from omni_core.types import Event, FinishReason, Modality, Payload, Request, RequestParams, Usage
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +119,14 @@ class DataReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ended: tuple[Done, ...] = ()
     """Ends of stages before `target`, the sender's last. Whoever ends the request next tells the
     coordinator of them: a message of their own costs more than this one."""
+
+
+def entry_payload(request: Request) -> Payload:
+    """What the entry stage gets: msgpack of the messages, and of the functions if there are any."""
+    payload: Payload = {"messages": msgspec.msgpack.encode(request.messages)}
+    if request.tool_use is not None:
+        payload["tool_use"] = msgspec.msgpack.encode(request.tool_use)
+    return payload
 
 
 class StreamChunk(msgspec.Struct, frozen=True, kw_only=True, tag=True):

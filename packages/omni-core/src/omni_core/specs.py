@@ -123,6 +123,10 @@ class ModelInfo:
     Variants that would emit it are refused."""
     logprobs: bool = False
     """Text comes with log-probabilities where `SamplingParams.logprobs` asks for them."""
+    grammars: bool = False
+    """`SamplingParams.grammar` of a request is kept to."""
+    tools: bool = False
+    """`Request.tool_use` is shown to the model, and its calls come as `ToolCallDelta`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
         positions=prompt["positions"],
         rope_delta=prompt["rope_delta"],
     )
+    if "tool_use" in prompt:
+        prepared["tool_use"] = prompt["tool_use"]
     visual: list[tuple[IntArray, VisualFeatures]] = []
     media: list[tuple[IntArray, Any]] = []
     if "image" in prompt:

@@ -85,6 +85,8 @@ class Prompt(TypedDict):
     audio: NotRequired[Audio]
     routed: list[str]
     """Encoders this prompt goes to; mm_aggregate waits for these."""
+    tool_use: NotRequired[bytes]
+    """msgpack of the `ToolUse`; absent where nothing may be called."""
 
 
 class VisualFeatures(TypedDict):
@@ -125,10 +127,15 @@ class Prepared(TypedDict):
     video_grid_thw: NotRequired[IntArray]
     second_per_grid: NotRequired[list[float]]
     audio_lengths: NotRequired[IntArray]
+    tool_use: NotRequired[bytes]
+    """See `Prompt`."""
 
 
 class ReplyStart(TypedDict):
     """What decode must know of the prompt."""
+
+    calls: bool
+    """The reply may call functions, so their markup is no text."""
 
     opened: bool
     """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 import torch
 import torch.nn.functional as F
 
@@ -22,13 +23,16 @@ from omni_core.engine.base import (
     TokenLogprobs,
 )
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
+from omni_core.engine.stop import StopTracker
 from omni_core.engine.torch_engine.transfer import upload
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank, build_bank
-from omni_core.types import IntArray, Payload, SamplingParams, Usage
+from omni_core.types import FinishReason, IntArray, Payload, SamplingParams, ToolUse, Usage
+from omni_qwen3 import calls
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
@@ -37,6 +41,7 @@ from omni_qwen3.model.decoder import Decoder, DecodeStep
 from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
 from omni_qwen3.reasoning import left_open
+from omni_qwen3.reply_grammar import reply_grammar
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
@@ -59,13 +64,22 @@ def build(ctx: StageContext) -> Scheduler:
         engine = build_sglang_engine(ctx, model)
         room = engine.max_running
         stage = ThinkerStage(model.runner, defaults, can_speak=speaks, max_running=room)
-        return OmniScheduler(engine, stage)
+        return OmniScheduler(engine, stage, grammars=_grammars(ctx, model.runner))
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
     stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
-    return OmniScheduler(engine, stage, bank.stats, rest_s)
+    return OmniScheduler(engine, stage, bank.stats, rest_s, _grammars(ctx, runner))
+
+
+def _grammars(ctx: StageContext, runner: ThinkerPrompts) -> Grammars:
+    """Over the text of the checkpoint's tokens, which is read when it is first needed."""
+
+    def spelling() -> Callable[[int], bytes]:
+        return TokenBytes(ctx.model_path).__getitem__
+
+    return Grammars(spelling, runner.vocab_size, runner.eos_token_ids)
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:
@@ -189,6 +203,14 @@ class _Reply:
     usage: Usage
     """Of the prompt."""
     speaks: bool
+    thinks: bool
+    """The prompt has begun a thought for the reply to continue."""
+    calls: bool
+    """The reply may call functions."""
+    unspoken: StopTracker | None = None
+    """Looks for calls in what is to be said; None where there can be none."""
+    silent: bool = False
+    """A call has begun: no more of the reply is said."""
     opened: bool = False
     """The Talker has what the reply is conditioned on."""
     conditioning: Conditioning | None = None
@@ -228,7 +250,15 @@ class ThinkerStage:
         asked = work.params.sampling_for(NAME).over(work.params.sampling)
         speaks = self._can_speak and "audio" in work.params.modalities
         ids = tuple(prepared["input_ids"].tolist())
-        reply = _Reply(usage=self._prompt_usage(ids), speaks=speaks)
+        packed = prepared.get("tool_use")
+        use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
+        thinks = self._has_opened_thought(ids)
+        reply = _Reply(
+            usage=self._prompt_usage(ids), speaks=speaks, thinks=thinks, calls=use is not None
+        )
+        if speaks and use is not None:
+            reply.unspoken = StopTracker([calls.OPEN], self._runner.text)
+        grammar = reply_grammar(asked.grammar, use, opened=thinks)
         self._replies[work.request_id] = reply
         if speaks and len(self._replies) <= self._max_running:
             self._open(work.request_id, reply, self._runner.conditioning(prepared), outbox)
@@ -238,7 +268,7 @@ class ThinkerStage:
             prompt_len=len(ids),
             inputs=ThinkerInputs(prepared, late, shares=self._can_speak),
             params=work.params,
-            sampling=asked.over(self._defaults),
+            sampling=msgspec.structs.replace(asked.over(self._defaults), grammar=grammar),
             prompt_token_ids=ids,
             row_keys=row_keys(prepared),
             strict_max_tokens=asked.max_tokens is not None,
@@ -253,14 +283,15 @@ class ThinkerStage:
         request_id, reply = request.request_id, self._replies[request.request_id]
         if output.index == 0:
             reply.conditioning = output.data
-            start = ReplyStart(opened=self._has_opened_thought(request.prompt_token_ids))
+            start = ReplyStart(opened=reply.thinks, calls=reply.calls)
             outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
         if output.logprobs is not None:
             chunk["logprobs"] = _logprobs(output.logprobs)
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
-            self._speak(request_id, reply, _spoken(reply, output), outbox)
+            said = _without_calls(reply, _spoken(reply, output), output.finish_reason)
+            self._speak(request_id, reply, said, outbox)
             self._head_start.left(request_id, output.index)
         if output.finish_reason is not None:
             self._finish(request_id, reply, output, outbox)
@@ -333,3 +364,19 @@ def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:
     if output.finish_reason is not None and all_released:
         return output.released[:-1]
     return output.released
+
+
+def _without_calls(
+    reply: _Reply, tokens: tuple[int, ...], finish: FinishReason | None
+) -> tuple[int, ...]:
+    """Those of the tokens that certainly come before the markup of a call."""
+    if reply.unspoken is None:
+        return tokens
+    said: list[int] = []
+    for token in tokens:
+        if not reply.silent:
+            released, reply.silent = reply.unspoken.push(token)
+            said += released
+    if finish is not None and not reply.silent:
+        said += reply.unspoken.flush()
+    return tuple(said)

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
-import msgspec
-
 from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
@@ -39,7 +37,16 @@ from omni_core.errors import (
     as_omni_error,
     from_info,
 )
-from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, Released, ToStage
+from omni_core.messages import (
+    AbortRequest,
+    DataReady,
+    Done,
+    Emit,
+    Fail,
+    Released,
+    ToStage,
+    entry_payload,
+)
 from omni_core.specs import StageConfig
 from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
 
@@ -276,7 +283,7 @@ class Coordinator:
                 source=CLIENT,
                 target=self._entry,
                 params=active.request.params,
-                payload={"messages": msgspec.msgpack.encode(active.request.messages)},
+                payload=entry_payload(active.request),
                 pins=pins,
             ),
         )

@@ -139,7 +139,7 @@ class SglangEngine:
             self._stalled = self._flight is None
             self._steady, self._rows = [], []
             return self._land()
-        ahead = batch.forward_mode.is_decode()
+        ahead = batch.forward_mode.is_decode() and not self._constrained(batch)
         outputs = [] if ahead else self._land()
         before, self._flight = self._flight, self._launch(batch)
         if before is not None:
@@ -148,6 +148,12 @@ class SglangEngine:
         if not (ahead and self._looks_ahead):
             outputs += self._land()
         return outputs
+
+    def _constrained(self, batch: ScheduleBatch) -> bool:
+        """Whether somebody must know its newest token to draw the next. Upstream steps for all or
+        for none, so the whole batch does not look ahead then."""
+        residents = (self._residents[req.rid] for req in batch.reqs)
+        return any(r.active.seq.request.constraint is not None for r in residents)
 
     def _launch(self, batch: ScheduleBatch) -> _Flight:
         """Run the forward and draw."""

@@ -17,6 +17,7 @@ from omni_core.engine.torch_engine.admission import output_limit
 from omni_core.engine.torch_engine.memory import SequencePages
 from omni_core.engine.torch_engine.rules import RowRules
 from omni_core.engine.torch_engine.sampling import RowSampling
+from omni_core.errors import OmniError
 from omni_core.types import FinishReason, SamplingParams
 
 
@@ -26,6 +27,7 @@ class Verdict(msgspec.Struct, frozen=True, eq=False, gc=False):
     released: tuple[int, ...]
     held: bool
     finish_reason: FinishReason | None
+    error: OmniError | None = None
 
 
 def end_token_ids(params: SamplingParams, eos_token_ids: frozenset[int]) -> frozenset[int]:
@@ -87,6 +89,11 @@ class ActiveSequence:
         return self.known_rows + last_too - self.seq.computed
 
     @property
+    def waits_for_token(self) -> bool:
+        """Whether what may come next depends on a token that the host does not know yet."""
+        return self.in_flight > 0 and self.seq.request.constraint is not None
+
+    @property
     def generated(self) -> int:
         """Tokens sampled, those in flight included."""
         return len(self.seq.tokens) + self.in_flight
@@ -106,8 +113,13 @@ class ActiveSequence:
         tokens = self.seq.tokens
         tokens.append(token)
         self.in_flight -= 1
+        constraint = self.seq.request.constraint
+        if constraint is not None and constraint.error is not None:
+            return Verdict((), False, "stop", constraint.error)
         if token in self.end_ids:
             return Verdict(self._flush(), False, "stop")
+        if constraint is not None:
+            constraint.advance(token)
         if self.stops is None:
             return Verdict((token,), False, None if len(tokens) < self.max_tokens else "length")
         released, stopped = self.stops.push(token)
@@ -131,6 +143,7 @@ class ActiveSequence:
             logprobs=logprobs,
             cached_tokens=self.cached_tokens,
             finish_reason=verdict.finish_reason,
+            error=verdict.error,
         )
 
     def _flush(self) -> tuple[int, ...]:
