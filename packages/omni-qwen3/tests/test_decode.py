@@ -92,7 +92,12 @@ class Stage:
     outbox: Recorder = field(default_factory=Recorder)
 
     def open(
-        self, request_id: str = "r", params: RequestParams | None = None, *, opened: bool = False
+        self,
+        request_id: str = "r",
+        params: RequestParams | None = None,
+        *,
+        opened: bool = False,
+        calls: bool = False,
     ) -> None:
         payload: dict[str, Any] = {"opened": opened, "calls": calls}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))

@@ -44,7 +44,7 @@ class TokenGrammar:
 
     def allowed(self, *, may_end: bool) -> Words:
         """See `TokenConstraint`."""
-        words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)[: len(self._ends)]
         if may_end:
             return words
         others = words & ~self._ends

@@ -86,7 +86,7 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
         raise RequestError("logprobs must not be negative", param="logprobs")
     if params.grammar is not None and params.ignore_eos:
         raise RequestError(
-            "a grammar (a response format, or tools) says where the reply ends; leave out ignore_eos",
+            "a response format, or a call that must be, says where the reply ends; leave this out",
             param="ignore_eos",
         )
 
