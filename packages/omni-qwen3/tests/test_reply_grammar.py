@@ -175,12 +175,12 @@ TOGETHER: dict[str, tuple[Grammar | None, int]] = {
 def test_neighbours_look_ahead_and_retraction_change_nothing(model: Model) -> None:
     def request(name: str) -> EngineRequest:
         grammar, most = TOGETHER[name]
-        return model.request(name, grammar, seed=7, max_tokens=most, min_tokens=4)
+        return model.request(name, grammar, seed=7, max_tokens=most, min_tokens=30)
 
     alone = {name: model.replies(model.engine(), [request(name)])[name] for name in TOGETHER}
     kv = model.runner.kv
     page_bytes = 2 * kv.layers * kv.kv_heads * kv.head_dim * 4 * 16
-    engine = model.engine(lookahead="on", kv_budget_bytes=11 * page_bytes, prefix_cache=False)
+    engine = model.engine(lookahead="on", kv_budget_bytes=6 * page_bytes, prefix_cache=False)
     assert model.replies(engine, list(map(request, TOGETHER))) == alone
     stats = engine.stats()
     assert stats.lookahead_steps > 0
