@@ -439,13 +439,13 @@ def test_logprobs_of_thoughts_are_on_their_channel(thinking: Stage, tokenizer: A
     assert channels == {"reasoning": thought, "content": answer}
 
 
-def test_calls_are_told_as_calls(stage: Stage, tokens: TokenBytes) -> None:
+def test_calls_are_told_as_calls(stage: Stage, tokens: TokenBytes, tokenizer: Any) -> None:
     stage.open(calls=True)
     text = 'Hm. 🙂 <tool_call>\n{"name": "f", "arguments": {"a": "é🙂"}}\n</tool_call>'
     for byte in text.encode():
         found = Logprobs(token=-1.0, top_ids=[], top=[])
         stage.push(byte_token(tokens, byte), logprobs=found)
-    stage.push(tokens_end(stage), finish="stop")
+    stage.push(tokenizer.eos_token_id, "stop")
     stage.wait_end()
     said = [event for event in stage.outbox.events if isinstance(event, TextDelta)]
     calls = [event for event in stage.outbox.events if isinstance(event, ToolCallDelta)]

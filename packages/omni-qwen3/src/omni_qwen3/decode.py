@@ -99,6 +99,7 @@ class Reply:
         if token_ids and "logprobs" in chunk:
             end = self._generated_characters + self._detokenizer.waiting
             self._logprobs.hold(chunk["token"], chunk["logprobs"], end=end, channel=channel)
+        was_in_call = self._calls is not None and self._calls.in_call
         runs = self._split.push(self._certain(text))
         if self.finish_reason is not None:
             runs += self._split.flush()
@@ -106,7 +107,7 @@ class Reply:
         shown = [delta for channel, text in runs for delta in self._deltas(channel, text)]
         if self.finish_reason is not None:
             shown += self._rest()
-        return [*shown, listed, *self._released()]
+        return [*shown, listed, *self._released(was_in_call)]
 
     def _deltas(self, channel: Channel, text: str) -> list[TextDelta | ToolCallDelta]:
         """What a run of text is: more of its channel, or of calls."""
@@ -123,11 +124,12 @@ class Reply:
             self.finish_reason = "tool_calls"
         return rest
 
-    def _released(self) -> list[TextDelta]:
-        """Log-probabilities of tokens that are certainly content or reasoning."""
+    def _released(self, was_in_call: bool) -> list[TextDelta]:
+        """Log-probabilities of tokens that are certainly content or reasoning. Those of a call are
+        dropped, the one that closes it too."""
         if self._calls is None:
             return self._logprobs.release(self._shown)
-        if self._calls.in_call:
+        if was_in_call or self._calls.in_call:
             self._logprobs.release(self._shown)
             return []
         return self._logprobs.release(self._shown - self._calls.waiting)
