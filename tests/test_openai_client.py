@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import av
 import httpx
@@ -28,6 +28,7 @@ import openai
 import pytest
 from openai import OpenAI
 from PIL import Image
+from pydantic import BaseModel, Field
 
 from expected import load_reference
 
@@ -648,3 +649,114 @@ def test_health_and_models(server: Server) -> None:
     assert [model.id for model in server.openai.models.list()] == [MODEL]
     model = server.openai.models.retrieve(MODEL)
     assert "ethan" in [voice.lower() for voice in model.model_dump()["voices"]]
+
+
+class Trip(BaseModel):
+    """What a reply is asked to be."""
+
+    city: Literal["Paris", "Rome"]
+    days: Annotated[int, Field(ge=0, le=9)]
+    by_train: bool
+
+
+def plan_trip() -> dict[str, Any]:
+    return openai.pydantic_function_tool(Trip, name="plan_trip")  # type: ignore[return-value]
+
+
+def test_a_reply_is_parsed_as_the_type_it_was_asked_to_be(server: Server) -> None:
+    completion = server.openai.chat.completions.parse(
+        model=MODEL, messages=INPUTS["text"], response_format=Trip, max_tokens=200, temperature=0
+    )
+    [choice] = completion.choices
+    assert isinstance(choice.message.parsed, Trip)
+    assert choice.finish_reason == "stop"
+
+
+def test_any_json_object(server: Server) -> None:
+    for seed in range(3):
+        [choice] = server.openai.chat.completions.create(
+            model=MODEL, messages=INPUTS["image"], response_format={"type": "json_object"},
+            max_tokens=40, temperature=1, seed=seed,
+        ).choices  # fmt: skip
+        assert choice.message.content is not None
+        assert choice.message.content.lstrip().startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)
+
+
+def test_a_call_that_must_be_streamed_and_answered(server: Server) -> None:
+    ask: dict[str, Any] = {
+        "model": MODEL, "temperature": 0, "max_tokens": 200, "tools": [plan_trip()],
+        "parallel_tool_calls": False,
+    }  # fmt: skip
+    must = {**ask, "tool_choice": "required", "messages": INPUTS["text"]}
+    with server.openai.chat.completions.stream(**must) as stream:
+        events = list(stream)
+        [choice] = stream.get_final_completion().choices
+    assert choice.finish_reason == "tool_calls"
+    assert not choice.message.content
+    [call] = choice.message.tool_calls or []
+    assert call.function.name == "plan_trip"
+    assert isinstance(call.function.parsed_arguments, Trip)
+    pieces = [event for event in events if event.type == "tool_calls.function.arguments.delta"]
+    assert len(pieces) > 3
+    [whole] = server.openai.chat.completions.create(**must).choices
+    assert whole.message.tool_calls is not None
+    assert whole.message.tool_calls[0].function.arguments == call.function.arguments
+    turns = [
+        *INPUTS["text"],
+        {"role": "assistant", "content": None, "tool_calls": [{
+            "id": call.id, "type": "function",
+            "function": {"name": "plan_trip", "arguments": call.function.arguments}}]},
+        {"role": "tool", "tool_call_id": call.id, "content": "Booked."},
+    ]  # fmt: skip
+    [after] = server.openai.chat.completions.create(**{**ask, "messages": turns}).choices
+    assert after.finish_reason in ("stop", "length", "tool_calls")
+
+
+def test_calls_are_not_spoken(server: Server) -> None:
+    spoken = server.openai.chat.completions.create(
+        model=MODEL, messages=INPUTS["text"], tools=[plan_trip()], tool_choice="required",
+        parallel_tool_calls=False, **SPEECH, **{**LIMITS, "max_tokens": 200},
+    )  # fmt: skip
+    [choice] = spoken.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.audio is None
+    assert spoken.usage is not None
+    assert spoken.usage.completion_tokens_details is not None
+    assert spoken.usage.completion_tokens_details.audio_tokens == 0
+
+
+def test_choices_equal_requests_with_their_seeds(server: Server) -> None:
+    ask: dict[str, Any] = {"model": MODEL, "messages": INPUTS["text"], "temperature": 1}
+    create = server.openai.chat.completions.create
+    several = create(**ask, max_tokens=12, n=2, seed=3)
+    alone = [create(**ask, max_tokens=12, seed=seed) for seed in (3, 4)]
+    said = [choice.message.content for choice in several.choices]
+    assert said == [reply.choices[0].message.content for reply in alone]
+    assert several.usage is not None
+    prompts = {reply.usage.prompt_tokens for reply in alone if reply.usage}
+    assert prompts == {several.usage.prompt_tokens}
+
+
+def test_schemas_that_cannot_be_kept_to_are_named(server: Server) -> None:
+    for schema in ({"not": {}}, {"type": "array", "items": {"$ref": "http://localhost/x"}}):
+        wrong = {"name": "x", "schema": schema}
+        with pytest.raises(openai.BadRequestError) as refused:
+            server.openai.chat.completions.create(
+                model=MODEL, messages=INPUTS["text"],
+                response_format={"type": "json_schema", "json_schema": wrong},
+            )  # fmt: skip
+        assert refused.value.param == "response_format.json_schema.schema"
+
+
+def test_characters_are_never_cut(server: Server) -> None:
+    faces = {"type": "object", "properties": {"a": {"const": "🙂é日"}}, "required": ["a"]}
+    stream = server.openai.chat.completions.create(
+        model=MODEL, messages=INPUTS["text"], stream=True, max_tokens=60, temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {
+            **faces, "additionalProperties": False}}},
+    )  # fmt: skip
+    pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert "\ufffd" not in "".join(pieces)
+    assert json.loads("".join(pieces)) == {"a": "🙂é日"}

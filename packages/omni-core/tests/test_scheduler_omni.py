@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from omni_core.engine.base import EngineRequest, StepOutput
-from omni_core.errors import ContextLengthError, MediaError, OmniError
+from omni_core.errors import ContextLengthError, MediaError, OmniError, RequestError
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Work
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.testing.fakes import Call, RecordingOutbox, ScriptedEngine, running
-from omni_core.types import RequestParams, SamplingParams
+from omni_core.types import Grammar, RequestParams, SamplingParams
 
 
 @dataclass
@@ -234,3 +234,59 @@ def test_a_broken_step_ends_the_loop() -> None:
         running(OmniScheduler(Broken(), Tokens()), [work("a", 1)]),
     ):
         pass
+
+
+@dataclass
+class HeldGrammars:
+    """`Grammars` that answer when they are told to."""
+
+    asked: list[Any] = field(default_factory=list)
+    closed: bool = False
+
+    def submit(self, grammar: Grammar, done: Any) -> None:
+        self.asked.append(done)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class WithGrammar(Tokens):
+    """Requests with a grammar if they are called "held"."""
+
+    def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
+        request = super().admit(work, outbox)
+        if request is None or not work.request_id.startswith("held"):
+            return request
+        grammar = Grammar(kind="json_schema", text="{}")
+        return replace(request, sampling=SamplingParams(max_tokens=8, grammar=grammar))
+
+
+def test_a_request_waits_for_its_grammar_and_others_do_not() -> None:
+    engine, grammars = ScriptedEngine(), HeldGrammars()
+    scheduler = OmniScheduler(engine, WithGrammar(), grammars=grammars)  # type: ignore[arg-type]
+    items = [work("held", None, 1), work("gone", 9), work("held too", 5), work("held last", 6)]
+    with running(scheduler, items) as (inbox, outbox):
+        outbox.wait_for("complete", "gone")
+        inbox.put(Chunk("held", "other", "meanwhile"))
+        inbox.put(Abort("held last"))
+        outbox.wait_for("released", "held last")
+        assert not outbox.of("held")
+        first, second, third = grammars.asked
+        third("too late")
+        second(RequestError("no such schema", param="response_format"))
+        first("compiled")
+        outbox.wait_for("complete", "held")
+        outbox.wait_for("fail", "held too")
+    assert engine.fed == [("held", "meanwhile")]
+    assert streamed(outbox.of("held")) == [1]
+    [failed] = outbox.of("held too")
+    assert failed.value.param == "response_format"
+    assert not outbox.of("held last")[1:]
+    assert grammars.closed
+
+
+def test_a_grammar_nobody_can_keep_to_is_refused() -> None:
+    with running(OmniScheduler(ScriptedEngine(), WithGrammar()), [work("held", 1)]) as (_, outbox):
+        outbox.wait_for("fail", "held")
+    [failed] = outbox.of("held")
+    assert (failed.value.status, failed.value.param) == (400, "grammar")

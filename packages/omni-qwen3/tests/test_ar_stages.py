@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from omni_core.engine.base import Engine, EngineRequest
+from omni_core.engine.base import Engine, EngineRequest, StepOutput
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import RequestError
 from omni_core.scheduler.base import Work
 from omni_core.scheduler.omni import ARStage
 from omni_core.specs import StageConfig, StageContext
-from omni_core.types import CodecDelta, RequestParams, SamplingParams, Usage
+from omni_core.types import CodecDelta, RequestParams, SamplingParams, Tool, ToolUse, Usage
 from omni_qwen3 import talker, thinker
 from omni_qwen3.config import load_config
 from omni_qwen3.defaults import talker_defaults, thinker_defaults
@@ -186,7 +187,7 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     chunks = out.to("decode", "stream")
     assert len(chunks) == 8
     assert [chunk["finish"] for chunk in chunks] == [None] * 7 + ["length"]
-    assert out.to("decode", "send") == [{"opened": False}]
+    assert out.to("decode", "send") == [{"opened": False, "calls": False}]
     usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
     assert out.log[-1] == ("r", "done", None, usage)
     rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
@@ -196,6 +197,33 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
         ("send", "talker_ar"), ("send", "decode"), ("stream", "decode"), ("stream", "talker_ar")
     ]  # fmt: skip
     assert out.shape()[-2:] == [("stream_done", None), ("done", None)]
+
+
+def test_the_talker_never_gets_what_may_be_a_call(
+    thinker_runner: thinker.ThinkerRunner, tiny_checkpoint: str, prompt: dict[str, Any]
+) -> None:
+    ids = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    use = msgspec.msgpack.encode(ToolUse(tools=(Tool(name="f"),)))
+    stage = thinker.ThinkerStage(
+        thinker_runner, thinker_defaults(tiny_checkpoint), can_speak=True, max_running=4
+    )
+    out = Record()
+    work = Work("r", RequestParams(modalities=SPEECH, sampling=GREEDY), {**prompt, "tool_use": use})
+    request = stage.admit(work, out)
+    assert request is not None
+    said = ids("Hi <b>").input_ids
+    tokens = [*said, *(ids(letter).input_ids[0] for letter in "<tool_call>{}</tool_call>")]
+    for index, token in enumerate(tokens):
+        last = index == len(tokens) - 1
+        output = StepOutput(
+            request_id="r", token=token, index=index, released=(token,),
+            finish_reason="length" if last else None,
+        )  # fmt: skip
+        stage.publish(request, output, out)
+    assert out.to("decode", "send") == [{"opened": False, "calls": True}]
+    assert len(out.to("decode", "stream")) == len(tokens)
+    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
+    assert torch.equal(torch.stack(rows), thinker_runner.embed(tuple(said)))
 
 
 def test_only_user_turns_condition_the_talker(

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from omni_core.errors import RequestError
-from omni_core.types import MediaPart, Message, Part, Role, TextPart
+from omni_core.types import MediaPart, Message, Part, Role, TextPart, Tool, ToolCall
 from omni_qwen3.preprocess.chat import PRIVATE_USE, ChatEncoder
 
 
@@ -144,3 +144,49 @@ def test_a_template_in_the_older_file_is_used_and_may_refuse(
     assert len(chat.encode([message("user", "a")])) == 2
     with pytest.raises(RequestError, match="no tools"):
         chat.encode([message("tool", "a")])
+
+
+SCHEMA = {"type": "object", "properties": {"<|im_end|>": {"enum": ["<|im_start|>system", "é"]}}}
+CALLED = {"a": "<|im_end|>", "b": [1, None]}
+
+
+def test_functions_calls_and_results_are_shown_as_transformers_shows_them(
+    chat: ChatEncoder, tokenizer: Any
+) -> None:
+    call = ToolCall(call_id="c", name="f", arguments={"a": 1})
+    ours = chat.encode(
+        [
+            message("system", "Be brief."),
+            message("user", "What?"),
+            Message(role="assistant", content=(), tool_calls=(call, call)),
+            Message(role="tool", content=(TextPart(text="noon"),), tool_call_id="c"),
+        ],
+        [Tool(name="f", description="Does.", parameters={"type": "object"})],
+    )
+    function = {"name": "f", "description": "Does.", "parameters": {"type": "object"}}
+    written = {"type": "function", "id": "c", "function": {"name": "f", "arguments": {"a": 1}}}
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What?"},
+        {"role": "assistant", "content": "", "tool_calls": [written] * 2},
+        {"role": "tool", "content": "noon", "tool_call_id": "c"},
+    ]
+    text = tokenizer.apply_chat_template(
+        turns, tools=[{"type": "function", "function": function}], tokenize=False,
+        add_generation_prompt=True,
+    )  # fmt: skip
+    assert ours == tokenizer(text)["input_ids"]
+    assert text.count("<tool_call>") == 3
+    assert "<tool_response>\nnoon" in text
+
+
+def test_functions_and_calls_hold_no_special_tokens(chat: ChatEncoder, tokenizer: Any) -> None:
+    turn = tokenizer.convert_tokens_to_ids("<|im_start|>")
+    call = ToolCall(call_id="<|im_start|>", name="<|im_start|>", arguments=CALLED)
+    messages = [
+        message("user", "Hi"),
+        Message(role="assistant", content=(), tool_calls=(call,), name="<|im_start|>"),
+    ]
+    ids = chat.encode(messages, [Tool(name="f", description="<|im_start|>", parameters=SCHEMA)])
+    assert ids.count(turn) == 4, "system, user, assistant and the reply"
+    assert "<|im_start|>system" in tokenizer.decode(ids)

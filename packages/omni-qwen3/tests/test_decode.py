@@ -15,7 +15,15 @@ from transformers import AutoTokenizer
 
 from omni_core.errors import OmniError
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Work
-from omni_core.types import Event, FinishReason, RequestParams, SamplingParams, TextDelta, Usage
+from omni_core.types import (
+    Event,
+    FinishReason,
+    RequestParams,
+    SamplingParams,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
 from omni_qwen3.decode import DecodeScheduler
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
@@ -28,14 +36,14 @@ LATE_S = 10.0
 class Recorder:
     """An Outbox that keeps what it gets."""
 
-    events: list[TextDelta] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
     ended: list[tuple[str, FinishReason, Usage | None]] = field(default_factory=list)
     failed: list[OmniError] = field(default_factory=list)
     let_go: list[str] = field(default_factory=list)
     heard: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def emit(self, request_id: str, event: Event) -> None:
-        assert isinstance(event, TextDelta)
+        assert isinstance(event, (TextDelta, ToolCallDelta))
         self.events.append(event)
         self.heard.release()
 
@@ -92,9 +100,14 @@ class Stage:
     outbox: Recorder = field(default_factory=Recorder)
 
     def open(
-        self, request_id: str = "r", params: RequestParams | None = None, *, opened: bool = False
+        self,
+        request_id: str = "r",
+        params: RequestParams | None = None,
+        *,
+        opened: bool = False,
+        calls: bool = False,
     ) -> None:
-        payload: dict[str, Any] = {"opened": opened}
+        payload: dict[str, Any] = {"opened": opened, "calls": calls}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
     def push(
@@ -424,3 +437,39 @@ def test_logprobs_of_thoughts_are_on_their_channel(thinking: Stage, tokenizer: A
         for channel in ("reasoning", "content")
     }
     assert channels == {"reasoning": thought, "content": answer}
+
+
+def test_calls_are_told_as_calls(stage: Stage, tokens: TokenBytes, tokenizer: Any) -> None:
+    stage.open(calls=True)
+    text = 'Hm. 🙂 <tool_call>\n{"name": "f", "arguments": {"a": "é🙂"}}\n</tool_call>'
+    for byte in text.encode():
+        found = Logprobs(token=-1.0, top_ids=[], top=[])
+        stage.push(byte_token(tokens, byte), logprobs=found)
+    stage.push(tokenizer.eos_token_id, "stop")
+    stage.wait_end()
+    said = [event for event in stage.outbox.events if isinstance(event, TextDelta)]
+    calls = [event for event in stage.outbox.events if isinstance(event, ToolCallDelta)]
+    assert "".join(event.text for event in said) == "Hm. 🙂"
+    assert "".join(event.arguments for event in calls) == '{"a": "é🙂"}'
+    assert [event.name for event in calls if event.name] == ["f"]
+    assert "�" not in "".join(event.arguments for event in calls)
+    assert len([token for event in said for token in event.token_ids]) == len(text.encode())
+    spelled = b"".join(token.spelling for event in said for token in event.logprobs)
+    assert spelled.decode() == "Hm. 🙂"
+    [(_, reason, _)] = stage.outbox.ended
+    assert reason == "tool_calls"
+
+
+def test_a_call_that_is_cut_keeps_its_reason(stage: Stage, tokens: TokenBytes) -> None:
+    stage.open(calls=True)
+    text = b'<tool_call>\n{"name": "f", "arguments": {"a"'
+    for place, byte in enumerate(text):
+        stage.push(byte_token(tokens, byte), "length" if place == len(text) - 1 else None)
+    stage.wait_end()
+    assert [reason for _, reason, _ in stage.outbox.ended] == ["length"]
+    calls = [event for event in stage.outbox.events if isinstance(event, ToolCallDelta)]
+    assert "".join(event.arguments for event in calls) == '{"a"'
+
+
+def byte_token(tokens: TokenBytes, byte: int) -> int:
+    return next(token for token in range(256) if tokens[token] == bytes([byte]))

@@ -6,9 +6,10 @@ a request meanwhile. One engine for the whole file: upstream can be set up once 
 from __future__ import annotations
 
 import gc
+import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ import torch
 from omni_core.engine import build_sglang_engine
 from omni_core.engine.base import Engine, EngineRequest, Sequence, StepOutput
 from omni_core.engine.common.active import ActiveSequence
+from omni_core.engine.grammar import Grammars
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import ContextLengthError, RequestError
 from omni_core.specs import StageConfig, StageContext
-from omni_core.types import RequestParams, SamplingParams
+from omni_core.types import Grammar, RequestParams, SamplingParams
 from omni_qwen3 import thinker
 from omni_qwen3.config import OmniConfig, load_config
+from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs
 
@@ -174,6 +177,30 @@ def test_more_than_memory_holds_at_once_says_what_each_says_alone(both: Both) ->
     assert after.cut_prompts > before.cut_prompts
     assert after.lookahead_steps > before.lookahead_steps
     assert (after.waiting, after.running, after.kv_pages_used) == (0, 0, 0)
+
+
+def test_rows_with_a_grammar_keep_to_it_in_any_company(both: Both, tiny_checkpoint: str) -> None:
+    """Look-ahead stops for them, and retraction loses nothing of where they are."""
+    spelled = TokenBytes(tiny_checkpoint)
+    eos = both.torch.eos_token_ids
+    grammars = Grammars(lambda: spelled.__getitem__, both.torch.vocab_size, eos)
+    pairs = Grammar(kind="json_schema", text='{"type": "array", "items": {"enum": ["a", 7]}}')
+
+    def asked(number: int) -> EngineRequest:
+        name, prompt = f"g{number}", text(number, 20 + 12 * (number % 4))
+        if number % 3 == 0:
+            return request(name, prompt)
+        held = request(name, prompt, temperature=1.0, seed=number, ignore_eos=False, min_tokens=20)
+        return replace(held, constraint=grammars.compile(pairs))
+
+    before = both.sglang.stats()
+    found = run(both.sglang, map(asked, range(8)))
+    for number in range(8):
+        said = tokens(found[f"g{number}"])
+        assert said == tokens(both.alone(asked(number)))
+        if number % 3 and said[-1] in eos:
+            assert set(json.loads(spelled.text(said[:-1]))) <= {"a", 7}
+    assert both.sglang.stats().retractions > before.retractions
 
 
 def test_a_picture_is_found_again_and_another_is_not(both: Both) -> None:

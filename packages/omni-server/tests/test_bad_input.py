@@ -29,7 +29,9 @@ def audio(data, fmt="wav"):
     return user({"type": "input_audio", "input_audio": {"data": data, "format": fmt}})
 
 
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 ASSISTANT = {"role": "assistant", "content": None}
+CALLS = {**ASSISTANT, "tool_calls": [CALL]}
 HI = {"role": "user", "content": "Hi"}
 
 CASES = [
@@ -43,7 +45,7 @@ CASES = [
     ({"messages": [{"role": "user"}]}, "messages[0].content", "null"),
     ({"messages": [{"content": "Hi"}]}, "messages[0].role", "Missing"),
     ({"messages": [HI, ASSISTANT, HI]}, "messages[1].content", "null"),
-    ({"messages": [HI, {**ASSISTANT, "tool_calls": [{}]}]}, "messages[1].tool_calls", "supported"),
+    ({"messages": [HI, CALLS]}, "messages[1].tool_calls", "supported"),
     ({"messages": [HI, {"role": "tool", "content": "x"}]}, "messages[1].role", "tool"),
     ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role", "developer"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "integer"),
@@ -111,8 +113,27 @@ CASES = [
     ({"top_k": 2**70}, "top_k", "integer"),
     ({"logit_bias": {str(2**70): 1}}, "logit_bias", "integer"),
     ({"max_completion_tokens": 2049}, "max_completion_tokens", "2048"),
-    ({"n": 2}, "n", "supported"),
+    ({"n": 0}, "n", "1"),
+    ({"n": 9}, "n", "8"),
+    ({"n": 2, "include_timeline": True}, "include_timeline", "timeline"),
     ({"tools": [{"type": "function"}]}, "tools", "supported"),
+    ({"tools": "all"}, "tools", "array"),
+    ({"tool_choice": "required"}, "tool_choice", "supported"),
+    ({"functions": [{"name": "f"}]}, "functions", "'tools'"),
+    ({"function_call": {"name": "f"}}, "function_call", "'tool_choice'"),
+    ({"messages": [HI, {**CALLS, "function_call": {}}]}, "messages[1].function_call", "tool_calls"),
+    ({"messages": [HI, {"role": "function", "content": "x"}]}, "messages[1].role", "tool"),
+    ({"messages": [{**HI, "name": "x" * 65}]}, "messages[0].name", "64"),
+    ({"store": True}, "store", "stored"),
+    ({"service_tier": "flex"}, "service_tier", "default"),
+    ({"verbosity": "high"}, "verbosity", "supported"),
+    ({"reasoning_effort": "high"}, "reasoning_effort", "supported"),
+    ({"web_search_options": {}}, "web_search_options", "supported"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}},
+     "stream_options.include_obfuscation", "supported"),
+    ({"metadata": {"a": 1}}, "metadata[...]", "string"),
+    ({"metadata": {"a": "x" * 513}}, "metadata", "512"),
+    ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "16"),
     ({"logprobs": True}, "logprobs", "supported"),
     ({"response_format": {"type": "json_object"}}, "response_format", "supported"),
     (

@@ -159,6 +159,10 @@ class ModelInfo:
     entry stage gets it as `{"read_aloud": text}`."""
     transcription: Transcription | None = None
     """None if the checkpoint cannot be asked to write down speech."""
+    grammars: bool = False
+    """`SamplingParams.grammar` of a request is kept to."""
+    tools: bool = False
+    """`Request.tool_use` is shown to the model, and its calls come as `ToolCallDelta`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

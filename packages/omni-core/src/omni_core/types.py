@@ -15,13 +15,23 @@ from omni_core.errors import RequestError
 
 Modality: TypeAlias = Literal["text", "audio"]
 MediaKind: TypeAlias = Literal["image", "audio", "video"]
-FinishReason: TypeAlias = Literal["stop", "length"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 Channel: TypeAlias = Literal["content", "reasoning"]
 """Where text of a reply belongs: the answer, or the thoughts that lead to it."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What text may be sampled; the reply ends only where this allows it."""
+
+    kind: Literal["json_schema", "lark"]
+    """What `text` is: a JSON schema, or a grammar of llguidance's Lark dialect."""
+    text: str
+    param: str | None = None
+    """What the caller's API calls it, for errors."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +55,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool | None = None
     logprobs: int | None = None
     """Report each token's log-probability, and those of so many likeliest tokens beside it."""
+    grammar: Grammar | None = None
+    """None leaves the text free."""
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
         """These params, with `defaults` where this leaves a field unset."""
@@ -74,11 +86,50 @@ class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
 Part: TypeAlias = TextPart | MediaPart
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a function by the model, whole."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One chat turn."""
 
     role: Role
     content: tuple[Part, ...]
+    name: str | None = None
+    """Who speaks, of several in the same role."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What an assistant called, beside what it said."""
+    tool_call_id: str | None = None
+    """The call whose result a message of role "tool" is."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] = {}
+    """JSON schema of its arguments, an object."""
+    strict: bool = False
+    """The arguments must satisfy the schema, whatever the model would rather say."""
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The functions of a request, and how they may be called."""
+
+    tools: tuple[Tool, ...] = ()
+    required: bool = False
+    """The reply is calls and nothing else, one at least."""
+    only: str | None = None
+    """The one function that may be called."""
+    parallel: bool = True
+    """A reply may hold several calls."""
+    params: tuple[str, ...] = ()
+    """What the caller's API calls each tool's parameters, for errors."""
 
 
 class MediaOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,6 +168,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     read_aloud: str | None = None
     """Spoken, not answered. Comes as audio alone, for the caller has the text; `ModelInfo` says
     whether a pipeline can."""
+    tool_use: ToolUse | None = None
     params: RequestParams = RequestParams()
     request_id: str | None = None
     """Chosen by the caller for logs and for `Pipeline.cancel`; need not be unique. Drawn when
@@ -141,11 +193,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def content(self) -> Payload:
-        """What the entry stage gets of it, beside `params`: `read_aloud`, or else `messages` as
-        bytes of msgpack."""
+        """What the entry stage gets of it, beside `params`: `read_aloud`, or else `messages` and
+        `tool_use`, if there is one, as bytes of msgpack."""
         if self.read_aloud is not None:
             return {"read_aloud": self.read_aloud}
-        return {"messages": msgspec.msgpack.encode(self.messages)}
+        payload: Payload = {"messages": msgspec.msgpack.encode(self.messages)}
+        if self.tool_use is not None:
+            payload["tool_use"] = msgspec.msgpack.encode(self.tool_use)
+        return payload
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +248,19 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     may come later than the same tokens in `token_ids`. Never of end tokens or stop strings."""
 
 
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call"):
+    """More of a call of a function. Calls come one after the other."""
+
+    index: int
+    """Which call of the reply, from 0."""
+    call_id: str
+    name: str | None = None
+    """In a call's first delta, and in no other."""
+    arguments: str = ""
+    """A piece of the JSON text; all of a call's, joined, are an object, unless the reply ended for
+    its length."""
+
+
 class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):
     """More codec frames: `codes` is int64 (groups, frames)."""
 
@@ -223,7 +291,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     timeline: tuple[StageSpan, ...] = ()
 
 
-Event: TypeAlias = TextDelta | CodecDelta | AudioDelta | Finished
+Event: TypeAlias = TextDelta | ToolCallDelta | CodecDelta | AudioDelta | Finished
 
 Payload: TypeAlias = dict[str, Any]
 """What stages hand each other: str keys; values are tensors (torch or numpy) at any depth of plain

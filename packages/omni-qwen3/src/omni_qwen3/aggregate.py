@@ -41,6 +41,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
     )
     if "spoken_ids" in prompt:
         prepared["spoken_ids"] = prompt["spoken_ids"]
+    if "tool_use" in prompt:
+        prepared["tool_use"] = prompt["tool_use"]
     visual: list[tuple[IntArray, VisualFeatures]] = []
     media: list[tuple[IntArray, Any]] = []
     if "image" in prompt:

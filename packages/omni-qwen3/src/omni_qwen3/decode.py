@@ -1,6 +1,6 @@
 """The decode stage: the Thinker's tokens in, text for the client out.
 
-Knows tokens, characters, stop strings and reasoning. Runs no model.
+Knows tokens, characters, stop strings, reasoning and calls. Runs no model.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import assert_never, cast
+
+import msgspec
 
 from omni_core.engine.stop import StopMatcher
 from omni_core.errors import OmniError, StageError
@@ -23,7 +25,15 @@ from omni_core.scheduler.base import (
     Work,
 )
 from omni_core.specs import StageContext
-from omni_core.types import Channel, FinishReason, RequestParams, TextDelta, Usage
+from omni_core.types import (
+    Channel,
+    FinishReason,
+    RequestParams,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from omni_qwen3.calls import CallParser, Run
 from omni_qwen3.config import load_config
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.detokenize import Detokenizer, TokenBytes
@@ -53,8 +63,10 @@ class Reply:
         *,
         reasons: bool,
         opened: bool,
+        calls: bool = False,
     ) -> None:
-        """`reasons`: text between think tags is reasoning, from the start if `opened`."""
+        """`reasons`: text between think tags is reasoning, from the start if `opened`. `calls`:
+        what the answer says may be calls of functions."""
         sampling = params.sampling_for("thinker").over(params.sampling)
         self._end_tokens = end_tokens | set(sampling.stop_token_ids or ())
         self._detokenizer = Detokenizer(tokens)
@@ -67,16 +79,17 @@ class Reply:
         self._split = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
         self._generated = ReasoningSplitter(opened=opened) if reasons else ContentOnly()
         """Is a few held characters ahead of `_split`: it only counts tokens."""
+        self._calls = CallParser() if calls else None
         self.reasoning_tokens = 0
         self.finish_reason: FinishReason | None = None
 
-    def push(self, chunks: list[TokenChunk]) -> list[TextDelta]:
-        """Take tokens in order; the deltas, one for each run of a channel, list all of them but an
-        end token."""
+    def push(self, chunks: list[TokenChunk]) -> list[TextDelta | ToolCallDelta]:
+        """Take tokens in order; the deltas, one for each run of a channel or of a call, list all of
+        them but an end token."""
         deltas = [delta for chunk in chunks for delta in self._push(chunk)]
-        return [_joined(list(run)) for _, run in groupby(deltas, key=lambda delta: delta.channel)]
+        return [_joined(list(run)) for _, run in groupby(deltas, key=_kind)]
 
-    def _push(self, chunk: TokenChunk) -> list[TextDelta]:
+    def _push(self, chunk: TokenChunk) -> list[TextDelta | ToolCallDelta]:
         token_ids = () if self._is_end(chunk) else (chunk["token"],)
         self.finish_reason = chunk["finish"]
         text = self._detokenizer.push(token_ids)
@@ -86,12 +99,40 @@ class Reply:
         if token_ids and "logprobs" in chunk:
             end = self._generated_characters + self._detokenizer.waiting
             self._logprobs.hold(chunk["token"], chunk["logprobs"], end=end, channel=channel)
+        was_in_call = self._calls is not None and self._calls.in_call
         runs = self._split.push(self._certain(text))
         if self.finish_reason is not None:
             runs += self._split.flush()
         listed = TextDelta(text="", token_ids=token_ids, channel=self._split.channel)
-        shown = [TextDelta(text=run, channel=channel) for channel, run in runs]
-        return [*shown, listed, *self._logprobs.release(self._shown)]
+        shown = [delta for channel, text in runs for delta in self._deltas(channel, text)]
+        if self.finish_reason is not None:
+            shown += self._rest()
+        return [*shown, listed, *self._released(was_in_call)]
+
+    def _deltas(self, channel: Channel, text: str) -> list[TextDelta | ToolCallDelta]:
+        """What a run of text is: more of its channel, or of calls."""
+        if self._calls is None or channel == "reasoning":
+            return [TextDelta(text=text, channel=channel)]
+        return _as_deltas(self._calls.push(text))
+
+    def _rest(self) -> list[TextDelta | ToolCallDelta]:
+        """The reply has ended: what was held as it might have been markup, and its reason."""
+        if self._calls is None:
+            return []
+        rest = _as_deltas(self._calls.flush(cut=self.finish_reason != "stop"))
+        if self.finish_reason == "stop" and self._calls.calls:
+            self.finish_reason = "tool_calls"
+        return rest
+
+    def _released(self, was_in_call: bool) -> list[TextDelta]:
+        """Log-probabilities of tokens that are certainly content or reasoning. Those of a call are
+        dropped, the one that closes it too."""
+        if self._calls is None:
+            return self._logprobs.release(self._shown)
+        if was_in_call or self._calls.in_call:
+            self._logprobs.release(self._shown)
+            return []
+        return self._logprobs.release(self._shown - self._calls.waiting)
 
     def _count(self, text: str) -> Channel:
         """Count one token and its `text`; the channel of the token: the tags are reasoning."""
@@ -116,13 +157,31 @@ class Reply:
         return text[:count]
 
 
-def _joined(deltas: list[TextDelta]) -> TextDelta:
+def _as_deltas(runs: list[Run]) -> list[TextDelta | ToolCallDelta]:
+    return [TextDelta(text=run) if isinstance(run, str) else run for run in runs]
+
+
+def _kind(delta: TextDelta | ToolCallDelta) -> Channel | int:
+    return delta.channel if isinstance(delta, TextDelta) else delta.index
+
+
+def _joined(deltas: list[TextDelta | ToolCallDelta]) -> TextDelta | ToolCallDelta:
+    """A run of one kind as one delta."""
+    texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+    if not texts:
+        pieces = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+        arguments = "".join(piece.arguments for piece in pieces)
+        return msgspec.structs.replace(pieces[0], arguments=arguments)
     return TextDelta(
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
-        channel=deltas[0].channel,
-        logprobs=tuple(token for delta in deltas for token in delta.logprobs),
+        text="".join(delta.text for delta in texts),
+        token_ids=tuple(token for delta in texts for token in delta.token_ids),
+        channel=texts[0].channel,
+        logprobs=tuple(token for delta in texts for token in delta.logprobs),
     )
+
+
+def _says_something(delta: TextDelta | ToolCallDelta) -> bool:
+    return isinstance(delta, ToolCallDelta) or bool(delta.text or delta.token_ids or delta.logprobs)
 
 
 @dataclass(slots=True)
@@ -190,6 +249,7 @@ class DecodeScheduler:
                 work.params,
                 reasons=self._reasons,
                 opened=cast(ReplyStart, work.payload)["opened"],
+                calls=cast(ReplyStart, work.payload)["calls"],
             )
         except OmniError as error:
             outbox.fail(work.request_id, error)
@@ -201,8 +261,9 @@ class DecodeScheduler:
             deltas = stream.reply.push(stream.arrived)
             stream.arrived = []
             for delta in deltas:
-                self._text_tokens += len(delta.token_ids)
-                if delta.text or delta.token_ids or delta.logprobs:
+                if isinstance(delta, TextDelta):
+                    self._text_tokens += len(delta.token_ids)
+                if _says_something(delta):
                     outbox.emit(request_id, delta)
         if stream.ended:
             del self._streams[request_id]

@@ -10,7 +10,7 @@ from typing import Any
 from omni_core.specs import ModelInfo, Ref, Transcription
 from omni_core.types import SamplingParams
 from omni_qwen3.config import parse_config
-from omni_qwen3.files import has_file, read_json
+from omni_qwen3.files import has_file, read_chat_template, read_json
 from omni_qwen3.quantization import refuse_quantised
 
 NO_TALKER = "this checkpoint has no Talker (its config.json has no talker_config, or says no audio)"
@@ -89,6 +89,8 @@ def describe(model_path: str) -> ModelInfo:
         logprobs=True,
         reads_aloud=speaks,
         transcription=Transcription(messages=Ref("omni_qwen3.transcribe:messages")),
+        grammars=True,
+        tools="<tool_call>" in read_chat_template(model_path),
     )
 
 

@@ -29,3 +29,19 @@ def read_json(model_path: str, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a JSON object, not {type(content).__name__}")
     return content
+
+
+def read_chat_template(model_path: str) -> str:
+    """The chat template; ConfigError if there is none. Checkpoints keep it in one of three places;
+    what the tokenizer itself reads comes last."""
+    if has_file(model_path, "chat_template.json"):
+        template: str = read_json(model_path, "chat_template.json")["chat_template"]
+        return template
+    if has_file(model_path, "chat_template.jinja"):
+        return (Path(model_path) / "chat_template.jinja").read_text(encoding="utf-8")
+    saved = read_json(model_path, "tokenizer_config.json").get("chat_template")
+    if not isinstance(saved, str):
+        raise ConfigError(
+            f"{model_path} has no chat template; add chat_template.jinja or download it again"
+        )
+    return saved

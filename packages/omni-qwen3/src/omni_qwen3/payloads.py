@@ -87,6 +87,8 @@ class Prompt(TypedDict):
     """Encoders this prompt goes to; mm_aggregate waits for these."""
     spoken_ids: NotRequired[IntArray]
     """(n,) tokens of a text to read aloud: they are the reply, and nothing is to be computed."""
+    tool_use: NotRequired[bytes]
+    """msgpack of the `ToolUse`; absent where nothing may be called."""
 
 
 class VisualFeatures(TypedDict):
@@ -129,10 +131,15 @@ class Prepared(TypedDict):
     audio_lengths: NotRequired[IntArray]
     spoken_ids: NotRequired[IntArray]
     """See `Prompt`."""
+    tool_use: NotRequired[bytes]
+    """See `Prompt`."""
 
 
 class ReplyStart(TypedDict):
     """What decode must know of the prompt."""
+
+    calls: bool
+    """The reply may call functions, so their markup is no text."""
 
     opened: bool
     """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""

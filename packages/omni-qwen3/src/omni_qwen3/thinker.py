@@ -1,14 +1,13 @@
-"""The thinker stage: the language model, and what it hands to text output and to the Talker.
+"""The Thinker on the embedded engine: the language model over the rows of `prompt`.
 
-Knows prompts with media, decoder rows and replies. Knows nothing of batching, KV memory or sampling
-(the engine's), nor of the Talker beyond the rows it is conditioned on (`Conditioning`).
+Knows the decoder, media rows and the hidden states that are captured. Knows nothing of batching, KV
+memory or sampling (the engine's), nor of what a reply is for (`thinker_stage`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,40 +16,30 @@ from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import (
     AttentionParts,
     Batch,
-    EngineRequest,
-    StepOutput,
-    TokenLogprobs,
 )
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.common.transfer import upload
+from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
-from omni_core.scheduler.base import Outbox, Scheduler, Work
+from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank, build_bank
-from omni_core.types import IntArray, Payload, SamplingParams, Usage
+from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.head_start import HeadStart
 from omni_qwen3.model.decoder import Decoder, DecodeStep
-from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, TokenChunk
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
-from omni_qwen3.reasoning import left_open
-from omni_qwen3.rowkeys import row_keys
-from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
+from omni_qwen3.thinker_prompts import ThinkerPrompts
+from omni_qwen3.thinker_stage import SPEECH_TARGET, ThinkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 if TYPE_CHECKING:
     from omni_core.engine.sglang_engine.model import SglangModel
     from omni_qwen3.on_sglang.thinker import SglangThinker
 
-NAME = "thinker"
-TEXT_TARGET = "decode"
-SPEECH_TARGET = "talker_ar"
 WEIGHTS = ("thinker.model.", "thinker.lm_head.")
-ROWS_PER_CHUNK = 64
-"""Of a text to read aloud: the Talker projects them together."""
 
 
 def build(ctx: StageContext) -> Scheduler:
@@ -62,13 +51,22 @@ def build(ctx: StageContext) -> Scheduler:
         engine = build_sglang_engine(ctx, model)
         room = engine.max_running
         stage = ThinkerStage(model.runner, defaults, can_speak=speaks, max_running=room)
-        return OmniScheduler(engine, stage)
+        return OmniScheduler(engine, stage, grammars=_grammars(ctx, model.runner))
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
     stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
-    return OmniScheduler(engine, stage, bank.stats, rest_s)
+    return OmniScheduler(engine, stage, bank.stats, rest_s, _grammars(ctx, runner))
+
+
+def _grammars(ctx: StageContext, runner: ThinkerPrompts) -> Grammars:
+    """Over the text of the checkpoint's tokens, which is read when it is first needed."""
+
+    def spelling() -> Callable[[int], bytes]:
+        return TokenBytes(ctx.model_path).__getitem__
+
+    return Grammars(spelling, runner.vocab_size, runner.eos_token_ids)
 
 
 def load_sglang_model(ctx: StageContext) -> SglangModel[SglangThinker]:
@@ -191,168 +189,3 @@ class ThinkerRunner(ThinkerPrompts):
         """Input embeddings (n, H) of some tokens."""
         with torch.inference_mode():
             return F.embedding(torch.as_tensor(token_ids, device=self.device), self._embeddings)
-
-
-@dataclass(slots=True)
-class _Reply:
-    """What the stage remembers of a reply under way."""
-
-    usage: Usage
-    """Of the prompt."""
-    speaks: bool
-    opened: bool = False
-    """The Talker has what the reply is conditioned on."""
-    conditioning: Conditioning | None = None
-    """Waits for the first spoken token."""
-    speaking: bool = False
-    released: int = 0
-
-
-class ThinkerStage:
-    """`ARStage`: `Prepared` in, tokens to decode, rows of the spoken tokens to the Talker.
-
-    The Talker is given what a reply is conditioned on as soon as that is known: of turns without
-    media at once, so that it computes its prompt while the Thinker computes its own.
-    """
-
-    def __init__(
-        self,
-        runner: ThinkerPrompts,
-        defaults: SamplingParams,
-        *,
-        can_speak: bool,
-        max_running: int,
-        head_start: HeadStart | None = None,
-    ) -> None:
-        """`max_running` is the engine's: with more replies than that, what those that wait are
-        conditioned on stays here."""
-        self._runner = runner
-        self._defaults = defaults
-        self._can_speak = can_speak
-        self._max_running = max_running
-        self._replies: dict[str, _Reply] = {}
-        self._head_start = head_start or HeadStart()
-
-    def admit(self, work: Work, outbox: Outbox) -> EngineRequest | None:
-        """See `ARStage`; the caller's parameters for this stage win over those for the request."""
-        prepared = cast(Prepared, work.payload)
-        if "spoken_ids" in prepared:
-            self._read_aloud(work.request_id, prepared, outbox)
-            return None
-        asked = work.params.sampling_for(NAME).over(work.params.sampling)
-        speaks = self._can_speak and "audio" in work.params.modalities
-        ids = tuple(prepared["input_ids"].tolist())
-        reply = _Reply(usage=self._prompt_usage(ids), speaks=speaks)
-        self._replies[work.request_id] = reply
-        if speaks and len(self._replies) <= self._max_running:
-            self._open(work.request_id, reply, self._runner.conditioning(prepared), outbox)
-        late = speaks and not reply.opened
-        return EngineRequest(
-            request_id=work.request_id,
-            prompt_len=len(ids),
-            inputs=ThinkerInputs(prepared, late, shares=self._can_speak),
-            params=work.params,
-            sampling=asked.over(self._defaults),
-            prompt_token_ids=ids,
-            row_keys=row_keys(prepared),
-            strict_max_tokens=asked.max_tokens is not None,
-        )
-
-    def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
-        """See `ARStage`."""
-        return True
-
-    def publish(self, request: EngineRequest, output: StepOutput, outbox: Outbox) -> None:
-        """See `ARStage`."""
-        request_id, reply = request.request_id, self._replies[request.request_id]
-        if output.index == 0:
-            reply.conditioning = output.data
-            start = ReplyStart(opened=self._has_opened_thought(request.prompt_token_ids))
-            outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
-        chunk = TokenChunk(token=output.token, finish=output.finish_reason)
-        if output.logprobs is not None:
-            chunk["logprobs"] = _logprobs(output.logprobs)
-        outbox.stream(request_id, chunk, target=TEXT_TARGET)
-        if reply.speaks:
-            self._speak(request_id, reply, _spoken(reply, output), outbox)
-            self._head_start.left(request_id, output.index)
-        if output.finish_reason is not None:
-            self._finish(request_id, reply, output, outbox)
-
-    def forget(self, request_id: str) -> None:
-        """See `ARStage`."""
-        self._replies.pop(request_id, None)
-        self._head_start.forget(request_id)
-
-    def rest_s(self) -> float:
-        """How long the next step may wait; not at all while a prompt is computed or somebody only
-        reads."""
-        rest_s = self._head_start.rest_s()
-        return rest_s if rest_s and all(r.speaking for r in self._replies.values()) else 0.0
-
-    def _read_aloud(self, request_id: str, prepared: Prepared, outbox: Outbox) -> None:
-        """All of the reply is there: the Talker gets it, and no step is run for it."""
-        conditioning, spoken = self._runner.conditioning(prepared), prepared["spoken_ids"]
-        outbox.send(request_id, cast(Payload, conditioning), target=SPEECH_TARGET)
-        for start in range(0, len(spoken), ROWS_PER_CHUNK):
-            rows = self._runner.embed(spoken[start : start + ROWS_PER_CHUNK])
-            outbox.stream(request_id, {"rows": rows}, target=SPEECH_TARGET)
-        outbox.stream_done(request_id)
-        outbox.done(request_id, Usage(prompt_tokens=len(spoken)))
-
-    def _open(
-        self, request_id: str, reply: _Reply, given: Conditioning | None, outbox: Outbox
-    ) -> None:
-        if given is not None:
-            outbox.send(request_id, cast(Payload, given), target=SPEECH_TARGET)
-            reply.opened = True
-
-    def _speak(
-        self, request_id: str, reply: _Reply, tokens: tuple[int, ...], outbox: Outbox
-    ) -> None:
-        if not tokens:
-            return
-        self._open(request_id, reply, reply.conditioning, outbox)
-        reply.conditioning, reply.speaking = None, True
-        outbox.stream(request_id, {"rows": self._runner.embed(tokens)}, target=SPEECH_TARGET)
-
-    def _finish(self, request_id: str, reply: _Reply, output: StepOutput, outbox: Outbox) -> None:
-        if reply.speaks and not reply.opened:
-            outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
-        outbox.stream_done(request_id)
-        used = Usage(text_tokens=output.index + 1, cached_tokens=output.cached_tokens)
-        outbox.done(request_id, reply.usage + used)
-        self.forget(request_id)
-
-    def _has_opened_thought(self, ids: tuple[int, ...]) -> bool:
-        """Whether the template began a thought after the head of the reply's turn. Earlier turns
-        do not count: what is theirs may be any text."""
-        turns = self._runner.config.im_start_token_id
-        head = ids[len(ids) - ids[::-1].index(turns) :] if turns in ids else ()
-        return left_open(self._runner.text(list(head)))
-
-    def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
-        config = self._runner.config.thinker
-        return Usage(
-            prompt_tokens=len(ids),
-            prompt_audio_tokens=ids.count(config.audio_token_id),
-            prompt_image_tokens=ids.count(config.image_token_id) + ids.count(config.video_token_id),
-        )
-
-
-def _logprobs(found: TokenLogprobs) -> Logprobs:
-    ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
-    return Logprobs(token=found.logprob, top_ids=list(ids), top=list(logprobs))
-
-
-def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:
-    """The released tokens that the Talker gets to say.
-
-    A reply's last sampled token is never spoken: its row is only computed by the step that does not
-    come any more. Normally that is an end token; at `max_tokens` it is a word.
-    """
-    reply.released += len(output.released)
-    all_released = reply.released == output.index + 1
-    if output.finish_reason is not None and all_released:
-        return output.released[:-1]
-    return output.released

@@ -37,7 +37,15 @@ from omni_core.errors import (
     as_omni_error,
     from_info,
 )
-from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, Released, ToStage
+from omni_core.messages import (
+    AbortRequest,
+    DataReady,
+    Done,
+    Emit,
+    Fail,
+    Released,
+    ToStage,
+)
 from omni_core.specs import StageConfig
 from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
 
-from omni_core.types import AudioDelta, CodecDelta, Event, TextDelta
+from omni_core.types import AudioDelta, CodecDelta, Event, TextDelta, ToolCallDelta
 
 Reader = TypeVar("Reader")
 
@@ -52,6 +52,8 @@ def _size_bytes(event: Event) -> int:
             return _EVENT_BYTES + event.samples.nbytes
         case TextDelta():
             return _EVENT_BYTES + len(event.text)
+        case ToolCallDelta():
+            return _EVENT_BYTES + len(event.arguments)
         case CodecDelta():
             return _EVENT_BYTES + event.codes.nbytes
         case _:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from omni_core.errors import OmniError
 from omni_core.types import FinishReason, IntArray, RequestParams, SamplingParams
@@ -63,6 +65,21 @@ class KVSpec:
     """Longest sequence in tokens, prompt and output together."""
 
 
+class TokenConstraint(Protocol):
+    """Which tokens may come next in one reply."""
+
+    def allowed(self, *, may_end: bool) -> npt.NDArray[np.int32]:
+        """Bit i % 32 of word i // 32 says whether token i may come. End tokens may only if
+        `may_end`, or if nothing else may."""
+
+    def advance(self, token: int) -> None:
+        """A token has come that was allowed and does not end the reply."""
+
+    @property
+    def error(self) -> OmniError | None:
+        """Why nothing can be said of the rest of the reply; None as long as it can."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """A request as an engine sees it."""
@@ -87,6 +104,8 @@ class EngineRequest:
     strict_max_tokens: bool = False
     """The caller, not a default, chose `max_tokens`: refuse the request if prompt and `max_tokens`
     exceed the context, instead of ending the reply ("length") where the context ends."""
+    constraint: TokenConstraint | None = None
+    """`sampling.grammar`, compiled; without it, an engine leaves the grammar alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +138,8 @@ class StepOutput(msgspec.Struct, kw_only=True, eq=False):
     cached_tokens: int = 0
     """Prompt rows whose KV was found in the prefix cache when the request was first admitted."""
     finish_reason: FinishReason | None = None
+    error: OmniError | None = None
+    """The request has failed with this token. The engine has already forgotten it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

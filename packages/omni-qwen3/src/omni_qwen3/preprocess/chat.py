@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from omni_core.errors import RequestError
-from omni_core.types import MediaPart, Message, Part, TextPart
+from omni_core.types import MediaPart, Message, Part, TextPart, Tool, ToolCall
 from omni_qwen3.preprocess.template import ChatTemplate
 from omni_qwen3.preprocess.tokenizer import TextTokenizer
 
@@ -31,12 +33,15 @@ class ChatEncoder:
         self._special_pattern = re.compile("(" + "|".join(map(re.escape, special)) + ")")
         self.audio_end_token_id: int = special[self._tokenizer.named["audio_eos_token"]]
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of the prompt up to the reply's first token, one placeholder per media item."""
+    def encode(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Ids of the prompt up to the reply's first token, one placeholder per media item; `tools`
+        are shown to the model."""
         if not messages:
             raise RequestError("messages must not be empty", param="messages")
-        mark = _unused_character(messages)
-        prompt = self._template.render([self._turn(message, mark) for message in messages])
+        mark = _unused_character(messages, tools)
+        turns = [self._turn(message, mark) for message in messages]
+        shown = [self._marked(_function(tool), mark) for tool in tools]
+        prompt = self._template.render(turns, shown)
         special = self._tokenizer.special
         ids: list[int] = []
         for segment in self._special_pattern.split(prompt):
@@ -57,17 +62,36 @@ class ChatEncoder:
 
     def _turn(self, message: Message, mark: str) -> dict[str, Any]:
         """A message as templates expect it; only one with media is a list of parts."""
-        role = "system" if message.role == "developer" else message.role
+        turn: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role}
         parts = [self._part(part, mark) for part in _joined(message.content)]
         if any(part["type"] != "text" for part in parts):
-            return {"role": role, "content": parts}
-        return {"role": role, "content": "".join(part["text"] for part in parts)}
+            turn["content"] = parts
+        else:
+            turn["content"] = "".join(part["text"] for part in parts)
+        if message.name is not None:
+            turn["name"] = self._marked(message.name, mark)
+        if message.tool_calls:
+            turn["tool_calls"] = [self._marked(_call(c), mark) for c in message.tool_calls]
+        if message.tool_call_id is not None:
+            turn["tool_call_id"] = self._marked(message.tool_call_id, mark)
+        return turn
 
     def _part(self, part: Part, mark: str) -> dict[str, str]:
         if isinstance(part, MediaPart):
             return {"type": part.kind}
-        text = self._special_pattern.sub(lambda m: m[0][0] + mark + m[0][1:], part.text)
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": self._marked(part.text, mark)}
+
+    def _marked(self, value: Any, mark: str) -> Any:
+        """JSON with the special tokens in all of its texts broken up."""
+        match value:
+            case str():
+                return self._special_pattern.sub(lambda m: m[0][0] + mark + m[0][1:], value)
+            case dict():
+                return {self._marked(k, mark): self._marked(v, mark) for k, v in value.items()}
+            case list():
+                return [self._marked(item, mark) for item in value]
+            case _:
+                return value
 
 
 def _joined(parts: Sequence[Part]) -> Iterator[Part]:
@@ -79,14 +103,22 @@ def _joined(parts: Sequence[Part]) -> Iterator[Part]:
             yield from group
 
 
-def _unused_character(messages: Sequence[Message]) -> str:
-    used = {
-        character
-        for message in messages
-        for part in message.content
-        if isinstance(part, TextPart)
-        for character in part.text
-    }
+def _function(tool: Tool) -> dict[str, Any]:
+    """A function as templates expect it, which is as OpenAI writes it."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters
+    return {"type": "function", "function": function}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"type": "function", "id": call.call_id, "function": function}
+
+
+def _unused_character(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+    used = set(msgspec.json.encode((messages, tools)).decode())
     free = (chr(code) for code in PRIVATE_USE if chr(code) not in used)
     try:
         return next(free)

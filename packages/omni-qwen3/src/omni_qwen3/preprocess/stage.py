@@ -27,6 +27,8 @@ from omni_core.types import (
     Message,
     Payload,
     RequestParams,
+    Tool,
+    ToolUse,
 )
 from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_qwen3.payloads import Prompt
@@ -101,17 +103,24 @@ class Preprocessor:
             if (text := work.payload.get("read_aloud")) is not None:
                 return cast(Payload, self.reading(text))
             messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
-            return cast(Payload, self.prompt(messages, work.params))
+            packed: bytes | None = work.payload.get("tool_use")
+            use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
+            prompt = self.prompt(messages, work.params, () if use is None else use.tools)
         except OmniError as error:
             return error
+        if packed is not None:
+            prompt["tool_use"] = packed
+        return cast(Payload, prompt)
 
-    def prompt(self, messages: tuple[Message, ...], params: RequestParams) -> Prompt:
-        """Everything the encoders and the Thinker need of `messages`.
+    def prompt(
+        self, messages: tuple[Message, ...], params: RequestParams, tools: tuple[Tool, ...] = ()
+    ) -> Prompt:
+        """Everything the encoders and the Thinker need of `messages` and of functions to call.
 
         Raises RequestError for messages the model cannot take, MediaError for media that cannot be
         read, ContextLengthError when prompt and requested reply exceed the context.
         """
-        placeholders = self._chat.encode(messages)
+        placeholders = self._chat.encode(messages, tools)
         _check_placeholders(placeholders, messages, self._settings.prompt)
         encoded = self._loader.fetch(messages, params.media)
         recalled = self._loader.recall(encoded)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from omni_core.errors import ConfigError, RequestError
-from omni_qwen3.files import has_file, read_json
+from omni_qwen3.files import read_chat_template
 
 
 class ChatTemplate:
@@ -33,18 +32,19 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_refuse, strftime_now=_now)
         try:
-            self._template = environment.from_string(_source(model_path))
+            self._template = environment.from_string(read_chat_template(model_path))
         except TemplateSyntaxError as exc:
             raise ConfigError(f"the chat template of {model_path} is broken: {exc}") from exc
         self._variables = dict(variables)
 
-    def render(self, turns: Sequence[dict[str, Any]]) -> str:
-        """The prompt up to where the reply begins; RequestError if the template refuses."""
+    def render(self, turns: Sequence[dict[str, Any]], tools: Sequence[Any] = ()) -> str:
+        """The prompt up to where the reply begins; RequestError if the template refuses. `tools`
+        are functions as OpenAI writes them, which is how templates want them."""
         try:
             return self._template.render(
                 self._variables,
                 messages=turns,
-                tools=None,
+                tools=list(tools) or None,
                 documents=None,
                 add_generation_prompt=True,
             )
@@ -52,21 +52,6 @@ class ChatTemplate:
             raise RequestError(
                 f"the model's chat template refuses these messages: {exc}", param="messages"
             ) from exc
-
-
-def _source(model_path: str) -> str:
-    """Checkpoints keep it in one of three places; what the tokenizer itself reads comes last."""
-    if has_file(model_path, "chat_template.json"):
-        template: str = read_json(model_path, "chat_template.json")["chat_template"]
-        return template
-    if has_file(model_path, "chat_template.jinja"):
-        return (Path(model_path) / "chat_template.jinja").read_text(encoding="utf-8")
-    saved = read_json(model_path, "tokenizer_config.json").get("chat_template")
-    if not isinstance(saved, str):
-        raise ConfigError(
-            f"{model_path} has no chat template; add chat_template.jinja or download it again"
-        )
-    return saved
 
 
 def _refuse(reason: str) -> NoReturn:

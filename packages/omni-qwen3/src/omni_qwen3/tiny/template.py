@@ -8,8 +8,24 @@ CHAT_TEMPLATE = """\
   'image': '<|vision_start|><|image_pad|><|vision_end|>',
   'video': '<|vision_start|><|video_pad|><|vision_end|>',
 } -%}
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0]['role'] == 'system' %}
+{{- messages[0]['content'] + '\\n\\n' }}
+{%- endif %}
+{{- 'Functions you may call:\\n<tools>' }}
+{%- for tool in tools %}
+{{- '\\n' + tool | tojson }}
+{%- endfor %}
+{{- '\\n</tools>\\nWrite each call so:\\n' }}
+{{- '<tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call>' }}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
-{{- '<|im_start|>' + message['role'] + '\\n' }}
+{%- if not (tools and loop.first and message['role'] == 'system') %}
+{%- set result = message['role'] == 'tool' %}
+{{- '<|im_start|>' + ('user' if result else message['role']) + '\\n' }}
+{{- '<tool_response>\\n' if result }}
 {%- if message['content'] is string %}
 {{- message['content'] }}
 {%- else %}
@@ -25,7 +41,14 @@ CHAT_TEMPLATE = """\
 {%- endif %}
 {%- endfor %}
 {%- endif %}
+{{- '\\n</tool_response>' if result }}
+{%- for call in message['tool_calls'] or () %}
+{{- '\\n' if message['content'] or not loop.first }}
+{{- '<tool_call>\\n{"name": ' + call['function']['name'] | tojson }}
+{{- ', "arguments": ' + call['function']['arguments'] | tojson + '}\\n</tool_call>' }}
+{%- endfor %}
 {{- '<|im_end|>\\n' }}
+{%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from omni_core.errors import ContextLengthError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
 from omni_core.specs import ModelInfo
-from omni_core.types import MediaOptions, Modality, Request, RequestParams
+from omni_core.types import MediaOptions, Modality, Request, RequestParams, SamplingParams
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.openai.messages import MessageRules, to_messages
+from omni_server.openai.refused import refuse_unsupported
 from omni_server.openai.sampling import request_sampling, stage_sampling
+from omni_server.openai.tools import tool_use
 from omni_server.openai.voices import voice_named
 from omni_server.schema.chat import PART_TYPES, ChatBody
 from omni_server.schema.decode import decode_body
 
 DEFAULT_FORMAT = "wav"
+MAX_CHOICES = 8
 _HINTS = {"type": f"one of {', '.join(PART_TYPES)}"}
 
 
@@ -29,7 +33,8 @@ _HINTS = {"type": f"one of {', '.join(PART_TYPES)}"}
 class ChatCall:
     """A checked request and the shape of its answer."""
 
-    request: Request
+    requests: tuple[Request, ...]
+    """One for each choice."""
     stream: bool
     wants_audio: bool
     audio_format: str
@@ -39,7 +44,13 @@ class ChatCall:
     @property
     def wants_logprobs(self) -> bool:
         """Whether each token's log-probability is part of the answer."""
-        return self.request.params.sampling.logprobs is not None
+        return self.requests[0].params.sampling.logprobs is not None
+
+    @property
+    def only_calls(self) -> bool:
+        """Whether the reply is calls of functions and nothing else."""
+        use = self.requests[0].tool_use
+        return use is not None and use.required
 
 
 def parse_call(
@@ -59,27 +70,58 @@ def parse_call(
     """
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
-    _refuse_unsupported(chat, pipeline.info)
+    refuse_unsupported(chat, pipeline.info)
     if chat.stream_options is not None and not chat.stream:
         raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
     params = _params(chat, pipeline)
     wants_audio = "audio" in params.modalities
     _check_reply_length(chat, pipeline.info.context_length)
-    messages = to_messages(chat, rules)
+    request = Request(
+        messages=to_messages(chat, rules),
+        tool_use=tool_use(chat),
+        params=params,
+        request_id=request_id,
+        client=client_named(chat.user or chat.safety_identifier),
+        timeout_s=min(filter(None, (chat.timeout, longest_s)), default=None),
+    )
     return ChatCall(
-        request=Request(
-            messages=messages,
-            params=params,
-            request_id=request_id,
-            client=client_named(chat.user),
-            timeout_s=min(filter(None, (chat.timeout, longest_s)), default=None),
-        ),
+        requests=_choices(request, chat),
         stream=bool(chat.stream),
         wants_audio=wants_audio,
         audio_format=_audio_format(chat, wants_audio),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         include_timeline=bool(chat.include_timeline),
     )
+
+
+def _choices(request: Request, chat: ChatBody) -> tuple[Request, ...]:
+    """The request once for each choice; where it has seeds, each choice has its own."""
+    wanted = chat.n or 1
+    if wanted > MAX_CHOICES:
+        raise RequestError(f"'n' is at most {MAX_CHOICES}.", param="n")
+    if wanted > 1 and chat.include_timeline:
+        raise RequestError(
+            "'include_timeline' needs 'n' to be 1: each choice has a timeline of its own.",
+            param="include_timeline",
+        )
+    return tuple(_seeded(request, choice) for choice in range(wanted))
+
+
+def _seeded(request: Request, choice: int) -> Request:
+    """The request with each of its seeds that many further."""
+    params = request.params
+    further = msgspec.structs.replace(
+        params,
+        sampling=_with_seed(params.sampling, choice),
+        stage_params={name: _with_seed(p, choice) for name, p in params.stage_params.items()},
+    )
+    return msgspec.structs.replace(request, params=further) if choice else request
+
+
+def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:
+    if params.seed is None:
+        return params
+    return msgspec.structs.replace(params, seed=params.seed + choice)
 
 
 def _params(chat: ChatBody, pipeline: Pipeline) -> RequestParams:
@@ -101,31 +143,6 @@ def check_model(model: str | None, served_model_name: str) -> None:
             param="model",
             code="model_not_found",
         )
-
-
-def _refuse_unsupported(chat: ChatBody, info: ModelInfo) -> None:
-    """Fields that would change the reply and that nothing here honours."""
-    harmless: tuple[tuple[str, Callable[[Any], bool]], ...] = (
-        ("n", lambda value: value == 1),
-        ("tools", lambda value: value == []),
-        ("tool_choice", lambda value: value in ("none", "auto")),
-        ("functions", lambda value: value == []),
-        ("function_call", lambda value: value in ("none", "auto")),
-        ("logprobs", lambda value: info.logprobs or value is False),
-        ("response_format", lambda value: value == {"type": "text"}),
-        ("reasoning_effort", lambda value: value == "none"),
-        ("verbosity", lambda value: value == "medium"),
-        ("web_search_options", lambda value: False),
-        ("mm_processor_kwargs", lambda value: value == {}),
-    )
-    for name, is_harmless in harmless:
-        value = getattr(chat, name)
-        if value is not None and not is_harmless(value):
-            raise RequestError(
-                f"'{name}' is not supported by this server; leave it out.",
-                param=name,
-                code="unsupported_parameter",
-            )
 
 
 def _check_reply_length(chat: ChatBody, context_length: int) -> None:

@@ -6,7 +6,6 @@ answer looks like is `reply`'s and `chunks`'.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
@@ -16,22 +15,23 @@ from starlette.responses import Response
 
 from omni_core.errors import NotReadyError, OmniError, StageError
 from omni_core.pipeline import Pipeline
-from omni_core.types import AudioDelta, Channel, Finished, TextDelta, TokenLogprob
+from omni_core.types import Event, Finished
 from omni_server.body import read_body
 from omni_server.callers import client_key, own_request_id
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse, error_response
 from omni_server.metrics import RequestTimer
 from omni_server.openai.call import ChatCall, parse_call
+from omni_server.openai.choice import Choice
 from omni_server.openai.chunks import ChunkWriter
-from omni_server.openai.logprobs import logprobs_object
+from omni_server.openai.interleave import interleaved
 from omni_server.openai.messages import MessageRules
 from omni_server.openai.reply import (
     Json,
     ReplyIds,
-    audio_object,
     completion,
     timeline_object,
+    usage_of_choices,
 )
 from omni_server.stream import (
     CLIENT_CLOSED_REQUEST,
@@ -91,7 +91,11 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         await read_body(request, settings.max_body_bytes),
         pipeline=context.pipeline,
         served_model_name=settings.served_model_name,
-        rules=MessageRules(transcript_of=context.transcripts.get, limits=settings.media),
+        rules=MessageRules(
+            transcript_of=context.transcripts.get,
+            limits=settings.media,
+            calls=context.pipeline.info.tools,
+        ),
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
@@ -109,36 +113,26 @@ async def _collect(
     call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
 ) -> Json:
     """The whole reply as one completion object."""
-    said: dict[Channel, list[str]] = {"content": [], "reasoning": []}
-    tokens: list[TokenLogprob] = []
-    sound: list[AudioDelta] = []
-    finished: Finished | None = None
+    choices = [Choice(index=index) for index in range(len(call.requests))]
     with timer.generating():
-        async with aclosing(context.pipeline.generate(call.request)) as events:
-            async for event in events:
-                timer.saw(event)
-                match event:
-                    case TextDelta():
-                        said[event.channel].append(event.text)
-                        tokens += event.logprobs if event.channel == "content" else ()
-                    case AudioDelta() if event.samples.size:
-                        sound.append(event)
-                    case Finished():
-                        finished = event
-    if finished is None:
-        raise StageError("The pipeline ended a request without finishing it.")
-    transcript = "".join(said["content"])
-    audio = None
-    if sound:
-        expires_at = context.transcripts.add(ids.audio_id, transcript)
-        audio = await asyncio.to_thread(
-            audio_object, sound, call.audio_format, ids.audio_id, transcript, expires_at
+        async with aclosing(_events(call, context.pipeline)) as batches:
+            async for index, events in batches:
+                for event in events:
+                    timer.saw(event)
+                    choices[index].hear(event)
+    usage = usage_of_choices([choice.finished.usage for choice in choices])
+    objects = [
+        await choice.object(
+            audio_id=ids.audio_id_of(choice.index),
+            audio_format=call.audio_format,
+            wants_logprobs=call.wants_logprobs,
+            remember=context.transcripts.add,
         )
-    reply = completion(ids, transcript, "".join(said["reasoning"]), audio, finished)
-    if call.wants_logprobs:
-        reply["choices"][0]["logprobs"] = logprobs_object(tokens)
+        for choice in choices
+    ]
+    reply = completion(ids, objects, usage)
     if call.include_timeline:
-        reply["timeline"] = timeline_object(finished.timeline)
+        reply["timeline"] = timeline_object(choices[0].finished.timeline)
     return reply
 
 
@@ -146,19 +140,27 @@ async def _frames(
     call: ChatCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
 ) -> AsyncGenerator[bytes, None]:
     """The reply as server-sent events; what the pipeline gives together is sent together."""
-    writer = ChunkWriter(call, ids)
-    finished: Finished | None = None
+    writers = [ChunkWriter(call, ids, index) for index in range(len(call.requests))]
+    ended: dict[int, Finished] = {}
     with timer.generating():
-        async with aclosing(context.pipeline.batches(call.request)) as batches:
-            async for events in batches:
+        async with aclosing(_events(call, context.pipeline)) as batches:
+            async for index, events in batches:
+                chunks: list[Json] = []
                 for event in events:
                     timer.saw(event)
+                    chunks += writers[index].hear(event)
                     if isinstance(event, Finished):
-                        finished = event
-                chunks = [chunk for event in events for chunk in writer.hear(event)]
+                        ended[index] = event
+                        chunks += writers[index].close(event, context.transcripts.add)
                 if chunks:
                     yield b"".join(map(sse, chunks))
-    if finished is None:
+    if len(ended) < len(writers):
         raise StageError("The pipeline ended a request without finishing it.")
-    for chunk in writer.close(finished, context.transcripts.add):
+    usages = [ended[index].usage for index in range(len(writers))]
+    for chunk in writers[0].usage(usage_of_choices(usages)):
         yield sse(chunk)
+
+
+def _events(call: ChatCall, pipeline: Pipeline) -> AsyncGenerator[tuple[int, list[Event]], None]:
+    """(choice, events) of all choices, as they come."""
+    return interleaved([pipeline.batches(request) for request in call.requests])

@@ -1,15 +1,25 @@
 """A streamed chat reply: events of the pipeline to `ChatCompletionChunk`s of the openai package.
 
-Knows the order OpenAI's clients rely on: role, then text and audio, the audio's expiry, one finish
-reason, usage. What is said once (an audio's id, its rate) is sent once, because clients add up the
-strings and numbers of all deltas. Extensions: `sample_rate` beside audio data, `timeline`.
+Knows the order OpenAI's clients rely on: role, then text, calls and audio, the audio's expiry, one
+finish reason, usage. What is said once (an audio's id, its rate, a call's id and name) is sent
+once, because clients add up the strings and numbers of all deltas. Extensions: `sample_rate` beside
+audio data, `timeline`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from omni_core.types import AudioDelta, CodecDelta, Event, Finished, TextDelta, TokenLogprob
+from omni_core.types import (
+    AudioDelta,
+    CodecDelta,
+    Event,
+    Finished,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
 from omni_server.audio import PcmPieces
 from omni_server.openai.call import ChatCall
 from omni_server.openai.logprobs import logprobs_object
@@ -20,11 +30,12 @@ Remember = Callable[[str, str], int]
 
 
 class ChunkWriter:
-    """Turns the events of one reply into chunks, in order."""
+    """Turns the events of one choice into chunks, in order."""
 
-    def __init__(self, call: ChatCall, ids: ReplyIds) -> None:
+    def __init__(self, call: ChatCall, ids: ReplyIds, index: int = 0) -> None:
         self._call = call
         self._ids = ids
+        self._index = index
         self._pcm = PcmPieces()
         self._transcript: list[str] = []
         self._has_begun = self._has_named_audio = self._has_sound = False
@@ -33,9 +44,8 @@ class ChunkWriter:
         """The chunks that one event makes at once; the very first one opens the reply."""
         if not self._has_begun:
             self._has_begun = True
-            yield self._delta(
-                {"role": "assistant", "content": None if self._call.wants_audio else ""}
-            )
+            no_text = self._call.wants_audio or self._call.only_calls
+            yield self._delta({"role": "assistant", "content": None if no_text else ""})
         match event:
             case TextDelta(text=text, channel="reasoning"):
                 if text:
@@ -47,22 +57,27 @@ class ChunkWriter:
                 self._has_sound = True
                 if data := self._pcm.push(samples):
                     yield self._audio({"data": data, **first})
+            case ToolCallDelta():
+                yield self._delta({"tool_calls": [_tool_call(event)]})
             case TextDelta() | AudioDelta() | CodecDelta() | Finished():
                 pass
 
     def close(self, finished: Finished, remember: Remember) -> Iterator[Json]:
-        """The chunks that end the reply."""
+        """The chunks that end the choice."""
         if self._has_sound:
             if rest := self._pcm.flush():
                 yield self._audio({"data": rest})
-            expires_at = remember(self._ids.audio_id, "".join(self._transcript))
+            expires_at = remember(self._ids.audio_id_of(self._index), "".join(self._transcript))
             yield self._audio({"expires_at": expires_at})
         last = self._delta({}, finished.finish_reason)
         if self._call.include_timeline:
             last["timeline"] = timeline_object(finished.timeline)
         yield last
+
+    def usage(self, usage: Usage) -> Iterator[Json]:
+        """The last chunk of the whole reply, if it is wanted."""
         if self._call.include_usage:
-            yield {**self._chunk([]), "usage": usage_object(finished.usage)}
+            yield {**self._chunk([]), "usage": usage_object(usage)}
 
     def _text(self, text: str, tokens: tuple[TokenLogprob, ...]) -> Json:
         """`content`, or the transcript of the audio that comes with it."""
@@ -78,12 +93,12 @@ class ChunkWriter:
     def _audio(self, audio: Json) -> Json:
         if not self._has_named_audio:
             self._has_named_audio = True
-            audio = {"id": self._ids.audio_id, **audio}
+            audio = {"id": self._ids.audio_id_of(self._index), **audio}
         return self._delta({"audio": audio})
 
     def _delta(self, delta: Json, finish_reason: str | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._chunk([choice])
+        choice = {"index": self._index, "delta": delta, "logprobs": None}
+        return self._chunk([{**choice, "finish_reason": finish_reason}])
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk: Json = {
@@ -97,3 +112,15 @@ class ChunkWriter:
         if self._call.include_usage:
             chunk["usage"] = None
         return chunk
+
+
+def _tool_call(event: ToolCallDelta) -> Json:
+    """`ChoiceDeltaToolCall`: a call's first has its id and name, the others only arguments."""
+    if event.name is None:
+        return {"index": event.index, "function": {"arguments": event.arguments}}
+    return {
+        "index": event.index,
+        "id": event.call_id,
+        "type": "function",
+        "function": {"name": event.name, "arguments": event.arguments},
+    }

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from omni_core.errors import RequestError
 from omni_core.media.limits import MediaLimits
-from omni_core.types import MediaKind, MediaPart, Message, Part, Role, TextPart
+from omni_core.types import MediaKind, MediaPart, Message, Part, Role, TextPart, ToolCall
 from omni_server.openai.media import part_from_input_audio, part_from_url
 from omni_server.schema.chat import (
     AudioUrlContent,
@@ -23,6 +23,7 @@ from omni_server.schema.chat import (
     ImageUrlContent,
     InputAudioContent,
     MediaContent,
+    MessageToolCall,
     RefusalContent,
     TextContent,
     UrlObject,
@@ -45,6 +46,8 @@ class MessageRules:
 
     transcript_of: TranscriptLookup
     limits: MediaLimits
+    calls: bool = False
+    """The model knows of calls of functions."""
 
 
 def to_messages(body: ChatBody, rules: MessageRules) -> tuple[Message, ...]:
@@ -55,11 +58,12 @@ def to_messages(body: ChatBody, rules: MessageRules) -> tuple[Message, ...]:
         _to_message(message, f"messages[{index}]", rules)
         for index, message in enumerate(body.messages)
     ]
+    _check_results(messages)
     last_user = max((i for i, m in enumerate(messages) if m.role == "user"), default=None)
     if last_user is None:
         raise RequestError("'messages' has no message with role 'user'.", param="messages")
     content = (*_top_level_media(body, rules.limits), *messages[last_user].content)
-    messages[last_user] = Message(role="user", content=content)
+    messages[last_user] = msgspec.structs.replace(messages[last_user], content=content)
     if not any(_says_something(m) for m in messages if m.role == "user"):
         raise RequestError("The user messages have no content.", param="messages")
     return tuple(messages)
@@ -88,36 +92,116 @@ def _named(part: MediaPart, path: str) -> MediaPart:
 
 
 def _to_message(message: ChatMessage, path: str, rules: MessageRules) -> Message:
-    role = _role(message, path)
-    if message.tool_calls or message.function_call:
-        raise RequestError(
-            f"'{path}.tool_calls': tool calls are not supported by this server.",
-            param=f"{path}.tool_calls",
-            code="unsupported_value",
-        )
-    if role == "assistant" and message.content is None and message.audio is not None:
-        spoken = _spoken_earlier(message.audio.id, path, rules.transcript_of)
-        return Message(role=role, content=(spoken,))
+    role = _role(message, path, rules)
+    calls = _earlier_calls(message, role, path, rules)
+    return Message(
+        role=role,
+        content=_content(message, role, path, rules, calls_something=bool(calls)),
+        name=message.name,
+        tool_calls=calls,
+        tool_call_id=_answered_call(message, role, path),
+    )
+
+
+def _content(
+    message: ChatMessage, role: Role, path: str, rules: MessageRules, *, calls_something: bool
+) -> tuple[Part, ...]:
+    if role == "assistant" and message.content is None:
+        if message.audio is not None:
+            return (_spoken_earlier(message.audio.id, path, rules.transcript_of),)
+        if message.refusal is not None:
+            return (TextPart(text=message.refusal),)
+        if calls_something:
+            return ()
     if message.content is None:
         raise RequestError(
             f"'{path}.content' is null; write a string or a list of content parts.",
             param=f"{path}.content",
         )
     if isinstance(message.content, str):
-        return Message(role=role, content=(TextPart(text=message.content),))
-    parts = tuple(
+        return (TextPart(text=message.content),)
+    return tuple(
         _to_part(part, role, f"{path}.content[{index}]", rules.limits)
         for index, part in enumerate(message.content)
     )
-    return Message(role=role, content=parts)
 
 
-def _role(message: ChatMessage, path: str) -> Role:
+def _earlier_calls(
+    message: ChatMessage, role: Role, path: str, rules: MessageRules
+) -> tuple[ToolCall, ...]:
+    if message.function_call is not None:
+        raise RequestError(
+            f"'{path}.function_call' is not supported by this server; use 'tool_calls', which "
+            "replaced it.",
+            param=f"{path}.function_call",
+            code="unsupported_value",
+        )
+    if not message.tool_calls:
+        return ()
+    if role != "assistant" or not rules.calls:
+        why = "this model knows no tools" if role == "assistant" else "only assistants call tools"
+        raise RequestError(
+            f"'{path}.tool_calls' is not supported here: {why}.",
+            param=f"{path}.tool_calls",
+            code="unsupported_value",
+        )
+    return tuple(
+        _earlier_call(call, f"{path}.tool_calls[{index}]")
+        for index, call in enumerate(message.tool_calls)
+    )
+
+
+def _earlier_call(call: MessageToolCall, path: str) -> ToolCall:
+    if call.type != "function":
+        raise RequestError(
+            f"'{path}.type': {call.type!r} is not 'function'.",
+            param=f"{path}.type",
+            code="unsupported_value",
+        )
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as exc:
+        raise RequestError(
+            f"'{path}.function.arguments' is not the JSON text of an object: {exc}.",
+            param=f"{path}.function.arguments",
+        ) from exc
+    return ToolCall(call_id=call.id, name=call.function.name, arguments=arguments)
+
+
+def _answered_call(message: ChatMessage, role: Role, path: str) -> str | None:
+    if role != "tool":
+        return None
+    if message.tool_call_id is None:
+        raise RequestError(
+            f"Missing required parameter: '{path}.tool_call_id'.",
+            param=f"{path}.tool_call_id",
+            code="missing_required_parameter",
+        )
+    return message.tool_call_id
+
+
+def _check_results(messages: list[Message]) -> None:
+    """Each result of a call must come after the call."""
+    called: set[str] = set()
+    for index, message in enumerate(messages):
+        called |= {call.call_id for call in message.tool_calls}
+        if message.tool_call_id is not None and message.tool_call_id not in called:
+            param = f"messages[{index}].tool_call_id"
+            raise RequestError(
+                f"'{param}': no assistant message before it has a tool call with this id.",
+                param=param,
+            )
+
+
+def _role(message: ChatMessage, path: str, rules: MessageRules) -> Role:
     if message.role in ROLES:
         return ROLES[message.role]
+    if message.role == "tool" and rules.calls:
+        return "tool"
     if message.role in ("tool", "function"):
+        why = "this model knows no tools" if message.role == "tool" else "use 'tool' instead"
         raise RequestError(
-            f"'{path}.role': tools are not supported by this server, so {message.role!r} is not.",
+            f"'{path}.role': {message.role!r} is not supported here: {why}.",
             param=f"{path}.role",
             code="unsupported_value",
         )

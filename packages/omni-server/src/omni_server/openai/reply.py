@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from omni_core.types import AudioDelta, Finished, StageSpan, Usage
+from omni_core.types import AudioDelta, FinishReason, StageSpan, ToolCallDelta, Usage
 from omni_server.audio import to_base64
 
 Json = dict[str, Any]
@@ -29,6 +29,10 @@ class ReplyIds:
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     audio_id: str = field(default_factory=lambda: f"audio_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def audio_id_of(self, choice: int) -> str:
+        """The id of a choice's audio."""
+        return f"{self.audio_id}_{choice}" if choice else self.audio_id
 
 
 def usage_object(usage: Usage) -> Json:
@@ -71,31 +75,58 @@ def audio_object(
     }
 
 
-def completion(
-    ids: ReplyIds, text: str, reasoning: str, audio: Json | None, finished: Finished
+def tool_call_object(deltas: list[ToolCallDelta]) -> Json:
+    """`ChatCompletionMessageFunctionToolCall` of one call."""
+    arguments = "".join(delta.arguments for delta in deltas)
+    return {
+        "id": deltas[0].call_id,
+        "type": "function",
+        "function": {"name": deltas[0].name, "arguments": arguments},
+    }
+
+
+def choice_object(
+    index: int,
+    text: str,
+    reasoning: str,
+    audio: Json | None,
+    calls: list[Json],
+    finish_reason: FinishReason,
 ) -> Json:
-    """`ChatCompletion`: with audio the text is its transcript and `content` is null;
-    `reasoning_content` is there only if the model reasoned."""
+    """`Choice`: with audio the text is its transcript and `content` is null, as it is where calls
+    are all there is. `reasoning_content` and `tool_calls` are there only if there are any."""
+    spoken_or_called = audio is not None or (calls and not text)
     message: Json = {
         "role": "assistant",
-        "content": text if audio is None else None,
+        "content": None if spoken_or_called else text,
         "refusal": None,
         "audio": audio,
     }
     if reasoning:
         message["reasoning_content"] = reasoning
-    choice = {
-        "index": 0,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": finished.finish_reason,
-    }
+    if calls:
+        message["tool_calls"] = calls
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
+
+
+def usage_of_choices(usages: list[Usage]) -> Usage:
+    """Of a whole reply: the prompt is counted once, whatever became of it."""
+    first, *others = usages
+    return first + Usage(
+        text_tokens=sum(usage.text_tokens for usage in others),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in others),
+        audio_tokens=sum(usage.audio_tokens for usage in others),
+    )
+
+
+def completion(ids: ReplyIds, choices: list[Json], usage: Usage) -> Json:
+    """`ChatCompletion`."""
     return {
         "id": ids.completion_id,
         "object": "chat.completion",
         "created": ids.created,
         "model": ids.model,
-        "choices": [choice],
-        "usage": usage_object(finished.usage),
+        "choices": choices,
+        "usage": usage_object(usage),
         "system_fingerprint": ids.fingerprint,
     }

@@ -13,6 +13,7 @@ import msgspec
 
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
+from omni_server.openai.formats import response_grammar
 from omni_server.schema.chat import ChatBody, SamplingFields
 from omni_server.schema.decode import convert_field
 
@@ -22,7 +23,8 @@ MAX_STOP_STRINGS = 4
 def request_sampling(body: ChatBody) -> SamplingParams:
     """The top-level sampling fields; `max_completion_tokens` and `max_tokens` are one limit."""
     params = _to_params(body, _max_tokens(body), "")
-    return msgspec.structs.replace(params, logprobs=_logprobs(body))
+    grammar = response_grammar(body.response_format)
+    return msgspec.structs.replace(params, logprobs=_logprobs(body), grammar=grammar)
 
 
 class HasStageParams(Protocol):

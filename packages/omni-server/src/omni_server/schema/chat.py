@@ -26,6 +26,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 FramesPerSecond: TypeAlias = Annotated[float, Meta(gt=0)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+ParticipantName: TypeAlias = Annotated[str, Meta(max_length=64)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
 
@@ -108,14 +109,99 @@ class AudioReference(msgspec.Struct):
     id: str
 
 
+class FunctionReference(msgspec.Struct):
+    """A function by its name."""
+
+    name: str
+
+
+class CalledFunction(msgspec.Struct):
+    """What an earlier assistant turn called; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(msgspec.Struct, kw_only=True):
+    """A call in an earlier assistant turn."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     """One message."""
 
     role: str
     content: str | list[ContentPart] | None = None
+    name: ParticipantName | None = None
     audio: AudioReference | None = None
-    tool_calls: list[Any] | None = None
+    refusal: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
+
+
+class FunctionDefinition(msgspec.Struct, kw_only=True):
+    """A function the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct, kw_only=True):
+    """One of `tools`."""
+
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class ToolReference(msgspec.Struct, kw_only=True):
+    """One of `tools`, by its name."""
+
+    type: str = "function"
+    function: FunctionReference
+
+
+class AllowedTools(msgspec.Struct, kw_only=True):
+    """Some of `tools`, and whether one of them must be called."""
+
+    mode: str
+    tools: list[ToolReference]
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """`tool_choice` where a word is not enough."""
+
+    type: str
+    function: FunctionReference | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+    """A JSON schema for the answer. `strict` changes nothing: every schema is kept to."""
+
+    name: str
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """What the answer must be."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """A guess at the reply, which servers may use to be faster and this one does not."""
+
+    type: str
+    content: Any
 
 
 class AudioOptions(msgspec.Struct):
@@ -129,6 +215,7 @@ class StreamOptions(msgspec.Struct):
     """Options of a streamed reply."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class ChatBody(SamplingFields, kw_only=True):
@@ -158,13 +245,23 @@ class ChatBody(SamplingFields, kw_only=True):
     timeout: Seconds | None = None
     user: str | None = None
 
+    safety_identifier: str | None = None
+
     n: PositiveInt | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    metadata: dict[str, str] | None = None
+    prediction: Prediction | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     reasoning_effort: Any = None
+    service_tier: Any = None
+    store: bool | None = None
     verbosity: Any = None
     web_search_options: Any = None
     mm_processor_kwargs: Any = None

@@ -14,6 +14,7 @@ from omni_core.engine.common.admission import output_limit
 from omni_core.engine.common.rules import RowRules
 from omni_core.engine.common.sampling import RowSampling
 from omni_core.engine.stop import StopTracker
+from omni_core.errors import OmniError
 from omni_core.types import FinishReason, SamplingParams
 
 
@@ -60,6 +61,11 @@ class ActiveSequence:
         )
 
     @property
+    def waits_for_token(self) -> bool:
+        """Whether what may come next depends on a token that the host does not know yet."""
+        return self.in_flight > 0 and self.seq.request.constraint is not None
+
+    @property
     def generated(self) -> int:
         """Tokens sampled, those in flight included."""
         return len(self.seq.tokens) + self.in_flight
@@ -70,8 +76,13 @@ class ActiveSequence:
         tokens = self.seq.tokens
         tokens.append(token)
         self.in_flight -= 1
+        constraint = self.seq.request.constraint
+        if constraint is not None and constraint.error is not None:
+            return self._output(token, (), "stop", error=constraint.error)
         if token in self.end_ids:
             return self._output(token, self._flush(), "stop")
+        if constraint is not None:
+            constraint.advance(token)
         if self.stops is None:
             return self._output(
                 token, (token,), None if len(tokens) < self.max_tokens else "length"
@@ -89,6 +100,7 @@ class ActiveSequence:
         released: tuple[int, ...],
         finish_reason: FinishReason | None,
         held: bool = False,
+        error: OmniError | None = None,
     ) -> StepOutput:
         seq = self.seq
         return StepOutput(
@@ -99,6 +111,7 @@ class ActiveSequence:
             released=released,
             cached_tokens=self.cached_tokens,
             finish_reason=finish_reason,
+            error=error,
         )
 
     def _flush(self) -> tuple[int, ...]:

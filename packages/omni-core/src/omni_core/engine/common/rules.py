@@ -3,7 +3,8 @@
 Knows the sampling parameters of each row. Knows nothing of drawing tokens.
 
 Order, as in transformers where it has the rule: repetition penalty, presence and frequency
-penalties, bias, then the masks (suppressed ids, end tokens before `min_tokens`).
+penalties, bias, then the masks (suppressed ids, end tokens before `min_tokens`, constraints). A
+constraint has the last word: where only end tokens may come, one comes before `min_tokens`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from omni_core.engine.base import TokenConstraint
 from omni_core.engine.common.transfer import upload
 from omni_core.errors import RequestError
 from omni_core.types import SamplingParams
@@ -32,10 +35,16 @@ class RowRules:
     """Token ids, and what to add to each; None is off."""
     min_tokens: int
     end_ids: torch.Tensor
+    constraint: TokenConstraint | None = None
 
     @classmethod
     def of(
-        cls, row: int, params: SamplingParams, end_ids: frozenset[int], device: torch.device
+        cls,
+        row: int,
+        params: SamplingParams,
+        end_ids: frozenset[int],
+        device: torch.device,
+        constraint: TokenConstraint | None = None,
     ) -> RowRules:
         """Rules from resolved parameters; unset fields are off."""
         bias = params.logit_bias or {}
@@ -48,6 +57,7 @@ class RowRules:
             bias=_tensors(bias, device) if bias else None,
             min_tokens=params.min_tokens or 0,
             end_ids=upload(sorted(end_ids), device),
+            constraint=constraint,
         )
 
     @property
@@ -74,6 +84,11 @@ def check_sampling(params: SamplingParams, vocab_size: int) -> None:
         raise RequestError("repetition_penalty must be above 0", param="repetition_penalty")
     if params.logprobs is not None and params.logprobs < 0:
         raise RequestError("logprobs must not be negative", param="logprobs")
+    if params.grammar is not None and params.ignore_eos:
+        raise RequestError(
+            "a response format, or a call that must be, says where the reply ends; leave this out",
+            param="ignore_eos",
+        )
 
 
 class LogitsRules:
@@ -119,7 +134,8 @@ class BatchRules:
     def __init__(self, table: LogitsRules, rules: Sequence[RowRules], device: torch.device) -> None:
         self._table = table
         self._biased = [(i, *r.bias) for i, r in enumerate(rules) if r.bias]
-        self._early = [(i, r) for i, r in enumerate(rules) if r.min_tokens]
+        self._early = [(i, r) for i, r in enumerate(rules) if r.min_tokens and not r.constraint]
+        self._constraints = _Constraints.of(rules, device)
         penalised = [i for i, r in enumerate(rules) if r.penalises]
         self._index: torch.Tensor | None = None
         if penalised:
@@ -148,6 +164,8 @@ class BatchRules:
                 logits[i, rules.end_ids] = -torch.inf
         if self._table.suppress is not None:
             logits.masked_fill_(self._table.suppress, -torch.inf)
+        if self._constraints is not None:
+            self._constraints.apply(logits, lengths)
         return logits
 
     def _penalise(self, logits: torch.Tensor) -> torch.Tensor:
@@ -160,3 +178,36 @@ class BatchRules:
         scaled = torch.where(logits < 0, logits * repetition, logits / repetition)
         logits = torch.where(seen, scaled, logits)
         return logits.sub_(counts * frequency + (counts > 0) * presence)
+
+
+class _Constraints:
+    """The rows of one batch that have a constraint."""
+
+    def __init__(
+        self, constrained: list[tuple[int, TokenConstraint, int]], device: torch.device
+    ) -> None:
+        """Of each its place in the batch, the constraint, and `min_tokens`."""
+        self._constrained = constrained
+        self._index = upload([place for place, _, _ in constrained], device)
+        self._bits = upload(range(32), device, torch.int32)
+
+    @classmethod
+    def of(cls, rules: Sequence[RowRules], device: torch.device) -> _Constraints | None:
+        """None if there are none."""
+        constrained = [
+            (i, r.constraint, r.min_tokens) for i, r in enumerate(rules) if r.constraint is not None
+        ]
+        return cls(constrained, device) if constrained else None
+
+    def apply(self, logits: torch.Tensor, lengths: Sequence[int]) -> None:
+        """Leave (M, vocab) logits only of what may come, in place."""
+        words = np.stack(
+            [
+                constraint.allowed(may_end=lengths[place] >= min_tokens)
+                for place, constraint, min_tokens in self._constrained
+            ]
+        )
+        on_device = upload(words, logits.device, torch.int32)
+        allowed = (on_device[:, :, None] >> self._bits) & 1
+        allowed = allowed.flatten(1)[:, : logits.shape[-1]].bool()
+        logits[self._index] = logits[self._index].masked_fill(~allowed, -torch.inf)

@@ -72,8 +72,11 @@ class TokenSampler:
         """A sequence has a new row: its rules, and the tokens it had before a retraction."""
         seq = active.seq
         device = self._rules.device
-        active.rules = RowRules.of(seq.row, seq.request.sampling, active.end_ids, device)
-        self._rules.open(active.rules, seq.request.prompt_token_ids, seq.tokens)
+        request = seq.request
+        active.rules = RowRules.of(
+            seq.row, request.sampling, active.end_ids, device, request.constraint
+        )
+        self._rules.open(active.rules, request.prompt_token_ids, seq.tokens)
         if seq.tokens:
             self._newest[seq.row] = seq.tokens[-1]
 

@@ -161,13 +161,19 @@ class SglangEngine:
             self._rows = NOTHING
             return self._land()
         decodes = batch.forward_mode.is_decode()
-        if not (decodes and self._looks_ahead):
+        if not (decodes and self._looks_ahead) or self._is_constrained(batch):
             return self._land() + self._resolve(self._launch(batch, decodes))
         before, self._flight = self._flight, self._launch(batch, decodes)
         if before is None:
             return []
         self._lookahead_steps += 1
         return self._resolve(before)
+
+    def _is_constrained(self, batch: ScheduleBatch) -> bool:
+        """Whether somebody must know its newest token to draw the next. Upstream steps for all or
+        for none, so the whole batch does not look ahead then."""
+        residents = (self._residents[req.rid] for req in batch.reqs)
+        return any(r.active.seq.request.constraint is not None for r in residents)
 
     def _launch(self, batch: ScheduleBatch, decodes: bool) -> _Flight:
         """Run the forward and draw."""

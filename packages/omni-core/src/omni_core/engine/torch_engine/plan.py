@@ -24,6 +24,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
     """Who samples, in the order of the segments."""
     seqs: list[Sequence]
     """Those of `sampled`."""
+    constrained: bool
+    """Some of them must know their newest token to draw the next."""
     attention: StepAttention | None = None
     """Of the newest step; None before the first."""
 
@@ -39,7 +41,8 @@ class StepPlan(msgspec.Struct, kw_only=True, eq=False):
             prompts=list(chunks),
             sampled=sampled,
             seqs=[active.seq for active in sampled],
+            constrained=any(a.seq.request.constraint is not None for a in sampled),
         )
 
 
-NOTHING = StepPlan(segments=[], decodes=[], prompts=[], sampled=[], seqs=[])
+NOTHING = StepPlan(segments=[], decodes=[], prompts=[], sampled=[], seqs=[], constrained=False)

@@ -50,16 +50,18 @@ class Planner:
 
     def plan(self, *, ahead: bool = False) -> StepPlan:
         """The next step. With `ahead`, tokens are in flight: those that certainly end with theirs
-        wait, and so does everybody if someone would have to be retracted."""
+        wait, and those whose next token depends on it, and so does everybody if someone would have
+        to be retracted."""
         steady = self._residents.steady
-        if steady is not None and self._goes_on(steady, LOOKAHEAD_DECODES if ahead else 1):
+        least = LOOKAHEAD_DECODES if ahead else 1
+        if steady is not None and not steady.constrained and self._goes_on(steady, least):
             return steady
         decodes: list[PagedSequence] = []
         in_prefill: list[PagedSequence] = []
         for active in self._residents.running.values():
             if active.seq.in_prefill:
                 in_prefill.append(active)
-            elif active.generated < active.max_tokens and self._are_ready([active.seq]):
+            elif self._may_decode(active):
                 decodes.append(active)
         if ahead and len(decodes) < LOOKAHEAD_DECODES:
             return NOTHING
@@ -74,6 +76,11 @@ class Planner:
         self._residents.steady = plan if decodes and everybody else None
         self._steady_steps = 0
         return plan
+
+    def _may_decode(self, active: PagedSequence) -> bool:
+        if active.generated >= active.max_tokens or active.waits_for_token:
+            return False
+        return self._are_ready([active.seq])
 
     def _are_ready(self, seqs: list[Sequence]) -> bool:
         return self._always_ready or all(map(self._ready, seqs))
