@@ -1,4 +1,4 @@
-"""The words of Qwen's cookbooks."""
+"""The words in which a clip is to be written down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """How Qwen3-Omni is asked to write down speech.
 
-Knows the wording and the order of parts that Qwen's own cookbooks use for recognition
-(speech_recognition.ipynb) and translation (speech_translation.ipynb). Knows no audio.
+Knows the order of parts and the sentence of Qwen's cookbook for translation
+(cookbooks/speech_translation.ipynb), and the sentence for recognition that recipes with this model
+share. Without a language each loses one word. Knows no audio.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def messages(clip: MediaPart, task: TranscriptionTask) -> tuple[Message, ...]:
 
 
 def instruction(task: TranscriptionTask) -> str:
-    """The cookbooks' sentence; a prompt, which they do not have, follows it as a hint."""
+    """One sentence; a prompt, for which Qwen publishes no wording, follows it as a hint."""
     spoken = "" if task.language is None else f"{LANGUAGES[task.language]} "
     if task.translate:
         asked = f"Listen to the provided {spoken}speech and produce a translation in English text."
