@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.errors import ConfigError
 from omni_core.specs import ModelInfo, Ref, Transcription
 from omni_core.types import SamplingParams
+from omni_qwen3 import calls
 from omni_qwen3.config import parse_config
 from omni_qwen3.files import has_file, read_chat_template, read_json
 from omni_qwen3.quantization import refuse_quantised
@@ -90,8 +92,17 @@ def describe(model_path: str) -> ModelInfo:
         reads_aloud=speaks,
         transcription=Transcription(messages=Ref("omni_qwen3.transcribe:messages")),
         grammars=True,
-        tools="<tool_call>" in read_chat_template(model_path),
+        tools=_shows_tools(model_path),
     )
+
+
+def _shows_tools(model_path: str) -> bool:
+    """Whether the chat template writes functions and calls. That there must be a template is not
+    said here but by the stage that needs one."""
+    try:
+        return calls.OPEN in read_chat_template(model_path)
+    except ConfigError:
+        return False
 
 
 def _generation_config(model_path: str) -> dict[str, Any]:
