@@ -82,3 +82,4 @@ async def test_no_rank_outlives_another(pipeline: Pipeline, restarts: int, victi
     while not (is_gone(first) and is_gone(second)):
         assert time.monotonic() < deadline_s, pipeline.health()
         await asyncio.sleep(0.05)
+    await until_ready(pipeline, restarts + 1)
