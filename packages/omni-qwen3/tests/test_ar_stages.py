@@ -222,8 +222,8 @@ def test_the_talker_never_gets_what_may_be_a_call(
         stage.publish(request, output, out)
     assert out.to("decode", "send") == [{"opened": False, "calls": True}]
     assert len(out.to("decode", "stream")) == len(tokens)
-    rows = [chunk["row"] for chunk in out.to("talker_ar", "stream")]
-    assert torch.equal(torch.stack(rows), thinker_runner.embed(tuple(said)))
+    rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
+    assert torch.equal(torch.cat(rows), thinker_runner.embed(tuple(said)))
 
 
 def test_only_user_turns_condition_the_talker(
