@@ -338,7 +338,7 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
 """Of fields that the body and each entry of `stage_params` have."""
 BODY_ONLY: dict[str, tuple[Any, ...]] = {
     "max_completion_tokens": (0, -1, 2**40, 2**63),
-    "n": (0, -1, 2, 2**70),
+    "n": (0, -1, 9, 2**70),
     "video_fps": (0, -1),
     "video_max_frames": (0, -1, 0.5, 2**63),
     "min_pixels": (0, -1, 2**63),
