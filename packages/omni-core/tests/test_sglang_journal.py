@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from typing import Any
 
@@ -20,7 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_core.engine.base import Batch, EngineRequest, KVSpec, RequestFailedError, Sequence
-from omni_core.engine.sglang_engine.journal import Journal, LeadingEngine, entries, follow
+from omni_core.engine.sglang_engine.journal import (
+    Journal,
+    KeptElsewhere,
+    LeadingEngine,
+    entries,
+    follow,
+)
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
 from omni_core.errors import ContextLengthError, MediaError, StageDiedError
 from omni_core.types import IntArray, RequestParams, SamplingParams
@@ -95,7 +101,8 @@ class Recorder:
 
 def engine_of(runner: Recorder) -> TorchEngine:
     limits = {"kv_budget_bytes": 9 * PAGE_BYTES, "prefill_chunk": 24, "max_running": 3}
-    return TorchEngine(runner, TorchEngineConfig(**limits, coalesce_ms=0))
+    lookahead = "off" if runner.feedback else "on"
+    return TorchEngine(runner, TorchEngineConfig(**limits, coalesce_ms=0, lookahead=lookahead))
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ def two_ranks(*, feedback: bool) -> Iterator[Ranks]:
     """Joined at the end: the second has then done all that the first did."""
     first, second = Recorder(feedback), Recorder(feedback)
     reader, writer = Pipe(duplex=False)
-    told = (engine_of(second), entries(reader), Words)
+    told = (engine_of(second), entries(reader), Words, VOCAB)
     thread = threading.Thread(target=follow, args=told, daemon=True)
     thread.start()
     leader = LeadingEngine(engine_of(first), Journal([writer]), lambda error: error)
@@ -178,6 +185,22 @@ def step(engine: LeadingEngine) -> None:
         engine.step()
     except RequestFailedError as failed:
         engine.abort(failed.request_id)
+
+
+def test_a_constraint_stays_with_the_first_rank_and_keeps_both_from_looking_ahead() -> None:
+    """Who is held to one waits for its token, which shows in what is computed when."""
+    with two_ranks(feedback=False) as ranks:
+        held = KeptElsewhere(VOCAB)
+        for number, constraint in enumerate((None, held, None)):
+            asked = request(f"r{number}", 9 + number, ignore_eos=True, max_tokens=12)
+            ranks.leader.add(replace(asked, constraint=constraint))
+        while ranks.leader.runnable():
+            step(ranks.leader)
+        assert ranks.leader.stats().lookahead_steps > 0
+    assert ranks.logs[0] == ranks.logs[1]
+    together = [{name for name, _, _ in batch} for batch in ranks.logs[0]]
+    assert {"r0", "r2"} in together
+    assert {"r0", "r1", "r2"} in together
 
 
 def test_what_the_first_rank_refuses_the_others_never_hear_of() -> None:

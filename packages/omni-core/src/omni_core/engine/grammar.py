@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,9 +86,12 @@ class Grammars:
         self._compiled: OrderedDict[Grammar, llguidance.LLMatcher] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
-    def submit(self, grammar: Grammar, done: Callable[[TokenGrammar | OmniError], None]) -> None:
-        """Compile; `done` is called by the thread, with a RequestError for a bad grammar."""
-        self._worker.submit(self._compile_for, grammar, done)
+    def submit(
+        self, grammar: Grammar, done: Callable[[TokenGrammar | OmniError], None]
+    ) -> Future[None]:
+        """Compile; `done` is called by the thread, with a RequestError for a bad grammar, and not
+        at all if what is returned was cancelled in time."""
+        return self._worker.submit(self._compile_for, grammar, done)
 
     def compile(self, grammar: Grammar) -> TokenGrammar:
         """The same here and now. RequestError names `Grammar.param`."""
@@ -112,6 +115,9 @@ class Grammars:
             result: TokenGrammar | OmniError = self.compile(grammar)
         except Exception as exc:  # noqa: BLE001 - request edge: one bad grammar fails alone
             result = as_omni_error(exc)
+        except BaseException as exc:  # a panic of the library is none of Python's exceptions
+            done(StageError(f"the grammar could not be compiled: {exc}"))
+            raise
         done(result)
 
     def _matcher(self, grammar: Grammar) -> llguidance.LLMatcher:

@@ -6,6 +6,7 @@ Knows engines and requests. Knows nothing of models: an `ARStage` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from typing import Final, Protocol, assert_never
 
@@ -68,7 +69,7 @@ class OmniScheduler:
         self._more_stats = more_stats
         self._rest_s = rest_s
         self._grammars = grammars
-        self._compiling: dict[str, list[object]] = {}
+        self._compiling: dict[str, tuple[Future[None], list[object]]] = {}
         """Requests whose grammar is compiled, with the chunks that came meanwhile."""
         self._requests: dict[str, EngineRequest] = {}
         self._entered = 0
@@ -149,13 +150,12 @@ class OmniScheduler:
         def tell(result: TokenGrammar | OmniError) -> None:
             inbox.put(Chunk(request.request_id, COMPILED, result))
 
-        self._compiling[request.request_id] = []
-        self._grammars.submit(grammar, tell)
+        self._compiling[request.request_id] = (self._grammars.submit(grammar, tell), [])
 
     def _enter(self, request_id: str, compiled: TokenGrammar | OmniError, outbox: Outbox) -> None:
         """A grammar is compiled, or refused; the request may have ended since."""
-        chunks = self._compiling.pop(request_id, None)
-        if chunks is None:
+        compiling = self._compiling.pop(request_id, None)
+        if compiling is None:
             return
         if isinstance(compiled, OmniError):
             self._fail(request_id, compiled, outbox)
@@ -168,7 +168,7 @@ class OmniScheduler:
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             self._fail(request_id, as_omni_error(exc), outbox)
             return
-        for chunk in chunks:
+        for chunk in compiling[1]:
             self._engine.feed(request_id, chunk)
 
     def _feed(self, request_id: str, chunk: object, outbox: Outbox) -> None:
@@ -179,7 +179,7 @@ class OmniScheduler:
             if not self._stage.hear(request, chunk, outbox):
                 self._drop(request_id)
             elif request_id in self._compiling:
-                self._compiling[request_id].append(chunk)
+                self._compiling[request_id][1].append(chunk)
             else:
                 self._engine.feed(request_id, chunk)
         except Exception as exc:  # noqa: BLE001 - request edge: a bad chunk fails its request
@@ -208,13 +208,17 @@ class OmniScheduler:
 
     def _fail(self, request_id: str, error: OmniError, outbox: Outbox) -> None:
         self._requests.pop(request_id, None)
-        self._compiling.pop(request_id, None)
+        self._stop_compiling(request_id)
         self._engine.abort(request_id)
         self._stage.forget(request_id)
         outbox.fail(request_id, error)
 
+    def _stop_compiling(self, request_id: str) -> None:
+        if (compiling := self._compiling.pop(request_id, None)) is not None:
+            compiling[0].cancel()
+
     def _drop(self, request_id: str) -> None:
-        self._compiling.pop(request_id, None)
+        self._stop_compiling(request_id)
         if self._requests.pop(request_id, None) is not None:
             self._engine.abort(request_id)
             self._stage.forget(request_id)

@@ -24,7 +24,8 @@ def main(pipe: Connection, meeting: int) -> None:
     enlisted, split = receive(pipe, meeting)
     ctx = enlisted.context()
     model = Ref(enlisted.model).resolve()(ctx)
-    follow(build_rank(ctx, model, split), entries(pipe), model.inputs)
+    engine = build_rank(ctx, model, split)
+    follow(engine, entries(pipe), model.inputs, model.runner.vocab_size)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, TypeAlias, assert_never
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from omni_core.codec import Codec, Frame
 from omni_core.engine.base import (
@@ -35,6 +37,9 @@ class Added(msgspec.Struct, frozen=True, tag=True):
     """`Engine.add`."""
 
     request: EngineRequest
+    """Without its constraint, which the first rank alone keeps to."""
+    constrained: bool = False
+    """It has one."""
 
 
 class Fed(msgspec.Struct, frozen=True, tag=True):
@@ -108,7 +113,8 @@ class LeadingEngine:
 
     def add(self, request: EngineRequest) -> None:
         """See `Engine`; what is refused is nobody else's business."""
-        frames = self._journal.encode(Added(request))
+        plain = replace(request, constraint=None)
+        frames = self._journal.encode(Added(plain, request.constraint is not None))
         self._engine.add(request)
         self._journal.write(frames)
 
@@ -143,14 +149,35 @@ class LeadingEngine:
         return self._engine.stats()
 
 
-def follow(engine: Engine, told: Iterable[Entry], inputs: Callable[..., Any]) -> None:
+class KeptElsewhere:
+    """`TokenConstraint` of a rank after the first: all may come, and what the first one draws does.
+    That there is one tells the engine not to look ahead, as there."""
+
+    error: OmniError | None = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self._all = np.full((vocab_size + 31) // 32, -1, dtype=np.int32)
+
+    def allowed(self, *, may_end: bool) -> npt.NDArray[np.int32]:
+        """See `TokenConstraint`."""
+        return self._all
+
+    def advance(self, token: int) -> None:
+        """See `TokenConstraint`."""
+
+
+def follow(
+    engine: Engine, told: Iterable[Entry], inputs: Callable[..., Any], vocab_size: int
+) -> None:
     """Do with an engine what the first rank does with its own; `inputs` builds
     `EngineRequest.inputs` from its fields. What fails one request there fails it here."""
     with engine.session():
         for entry in told:
             match entry:
-                case Added(request):
-                    engine.add(replace(request, inputs=inputs(**request.inputs)))
+                case Added(request, constrained):
+                    kept = KeptElsewhere(vocab_size) if constrained else None
+                    mine = inputs(**request.inputs)
+                    engine.add(replace(request, inputs=mine, constraint=kept))
                 case Fed(request_id, chunk):
                     with contextlib.suppress(OmniError):
                         engine.feed(request_id, chunk)
