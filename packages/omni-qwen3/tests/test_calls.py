@@ -31,6 +31,13 @@ CASES = [
     ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
     ('<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>x', "x", [("f", '{"a": 1')]),
     ('<tool_call>\n{"name": "f", "arguments": {}}', "", [("f", "{}")]),
+    (f'<tool_call>{{"name": "f", "arguments": {{}}}}\n{CALL}', "", [("f", "{}"), ("f", ARGUMENTS)]),
+    *((f"<tool_call>{body}</tool_call>",) * 2 + ([],) for body in (
+        '{"name": "\\ud800", "arguments": {}}',
+        '{"arguments": {"b": "\\ud83d"}, "name": "f"}',
+        '{"name": "f", "arguments": [1]}',
+        '{"name": "f", "arguments": null}',
+    )),
     ("<tool_call", "<tool_call", []),
 ]  # fmt: skip
 
@@ -64,7 +71,7 @@ def test_calls_are_found_however_text_is_cut(
         assert parsed(text, [place]) == (content, calls)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(alphabet='<>/tol_ca{}":\\ n', max_size=60), cuts=st.lists(st.integers(0, 60)))
 def test_cuts_change_nothing(text: str, cuts: list[int]) -> None:
     assert parsed(text, cuts) == parsed(text, [])

@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from omni_core.types import ToolCallDelta
 
@@ -56,6 +56,11 @@ class CallParser:
     def in_call(self) -> bool:
         """Whether the text so far ends within a call."""
         return self._place != "content"
+
+    @property
+    def in_arguments(self) -> bool:
+        """Whether the arguments of a call have begun and not ended."""
+        return self._place == "arguments"
 
     def push(self, text: str) -> list[Run]:
         """Take more text; the runs that are certain now."""
@@ -128,13 +133,16 @@ class CallParser:
         return self._json.ended
 
     def _tail(self) -> bool:
-        at = self._held.find(CLOSE)
-        if at < 0:
-            self._held = self._held[len(self._held) - _begun(self._held, CLOSE) :]
-            return False
-        self._held = self._held[at + len(CLOSE) :]
-        self._place = "content"
-        return True
+        closed, opened = self._held.find(CLOSE), self._held.find(OPEN)
+        if opened >= 0 and (closed < 0 or opened < closed):  # the next call closes this one
+            self._held, self._place = self._held[opened:], "content"
+            return True
+        if closed >= 0:
+            self._held, self._place = self._held[closed + len(CLOSE) :], "content"
+            return True
+        begun = max(_begun(self._held, CLOSE), _begun(self._held, OPEN))
+        self._held = self._held[len(self._held) - begun :]
+        return False
 
     def _begin(self, name: str, arguments: str = "") -> ToolCallDelta:
         index, self._call_id = self.calls, self._new_id()
@@ -145,14 +153,16 @@ class CallParser:
         """The call that a body in another order or form is; nothing if it is none."""
         try:
             call = json.loads(body)
+            json.dumps(call, ensure_ascii=False).encode()  # ValueError for half a character
         except (ValueError, RecursionError):
             return []
         match call:
             case {"name": str(name), "arguments": str(arguments)} if name:
                 return [self._begin(name, arguments)]
-            case {"name": str(name), **others} if name:
-                written = json.dumps(others.get("arguments", {}), ensure_ascii=False)
-                return [self._begin(name, written)]
+            case {"name": str(name), "arguments": dict(arguments)} if name:
+                return [self._begin(name, json.dumps(arguments, ensure_ascii=False))]
+            case {"name": str(name), **others} if name and "arguments" not in others:
+                return [self._begin(name, "{}")]
             case _:
                 return []
 
@@ -206,7 +216,8 @@ def _begun(text: str, tag: str) -> int:
 
 def _string(written: str) -> str:
     try:
-        read: Any = json.loads(written)
+        read = str(json.loads(written))
+        read.encode()  # ValueError for half a character
     except ValueError:
         return ""
-    return str(read)
+    return read

@@ -119,8 +119,9 @@ class Reply:
         """The reply has ended: what was held as it might have been markup, and its reason."""
         if self._calls is None:
             return []
+        is_whole = not self._calls.in_arguments
         rest = _as_deltas(self._calls.flush(cut=self.finish_reason != "stop"))
-        if self.finish_reason == "stop" and self._calls.calls:
+        if self.finish_reason == "stop" and self._calls.calls and is_whole:
             self.finish_reason = "tool_calls"
         return rest
 
