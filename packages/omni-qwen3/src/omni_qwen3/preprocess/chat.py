@@ -118,7 +118,11 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _unused_character(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-    used = set(msgspec.json.encode((messages, tools)).decode())
+    said = [
+        (m.name, m.tool_calls, [part.text for part in m.content if isinstance(part, TextPart)])
+        for m in messages
+    ]
+    used = set(msgspec.json.encode((said, tools)).decode())
     free = (chr(code) for code in PRIVATE_USE if chr(code) not in used)
     try:
         return next(free)
