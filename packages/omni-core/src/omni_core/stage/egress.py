@@ -112,6 +112,8 @@ class Egress:
             with self._lock:
                 refused = self._send_loaded(lines)
             self._tell(refused)
+            if refused:  # what is said of it would wait for the next turn
+                self.flush()
 
     def send_held_back(self) -> None:
         """Send what any thread holds back."""
