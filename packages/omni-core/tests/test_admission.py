@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_core.coordinator.admission import Admission, AdmissionLimits
@@ -116,6 +116,7 @@ def test_a_retry_is_asked_for_when_those_that_wait_will_have_run() -> None:
     assert refused.value.retry_after_s == 20  # two rounds of 10 s
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
 def test_nobody_is_lost_and_no_bound_is_passed(moves: list[tuple[str, bool]]) -> None:
     """Whatever comes and goes: each request is refused, evicted, waiting or running, and once."""

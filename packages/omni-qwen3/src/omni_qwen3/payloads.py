@@ -178,6 +178,8 @@ class Conditioning(TypedDict):
     """Bool (U,)."""
     assistant_rows: NotRequired[Any]
     """(3, H) input embeddings of <|im_start|>, assistant and the newline of the last turn."""
+    reading: NotRequired[int]
+    """Tokens of the text, where all of it is known: it is read aloud."""
     image_grid_thw: NotRequired[IntArray]
     video_grid_thw: NotRequired[IntArray]
     second_per_grid: NotRequired[list[float]]

@@ -24,6 +24,10 @@ REPLY_ROWS = 9
 first spoken token, which the Thinker has yet to find."""
 
 
+FRAMES_PER_TOKEN = 16
+"""At most, of a text to read aloud: 1.3 seconds for what mostly takes a third of one."""
+
+
 @dataclass(frozen=True, slots=True)
 class TalkerInputs:
     """`EngineRequest.inputs` of this stage."""
@@ -58,7 +62,7 @@ class TalkerStage:
             open_prompt=True,
             inputs=TalkerInputs(given, speaker_id),
             params=work.params,
-            sampling=self._sampling(work.params),
+            sampling=self._sampling(work.params, given.get("reading", 0)),
         )
 
     def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
@@ -97,15 +101,19 @@ class TalkerStage:
             )
         return speakers[name]
 
-    def _sampling(self, params: RequestParams) -> SamplingParams:
+    def _sampling(self, params: RequestParams, reading: int) -> SamplingParams:
         """The caller's parameters for this stage alone, but the request's seed.
 
-        The end token has no sound: whoever ignores it may not draw it.
+        The end token has no sound: whoever ignores it may not draw it. A text to read of so many
+        tokens is not cut because the checkpoint expects replies to be shorter.
         """
         mine = params.sampling_for(NAME)
         if mine.seed is None:
             mine = msgspec.structs.replace(mine, seed=params.sampling.seed)
         sampling = mine.over(self._defaults)
+        if reading and mine.max_tokens is None:
+            most = max(sampling.max_tokens or 0, FRAMES_PER_TOKEN * reading)
+            sampling = msgspec.structs.replace(sampling, max_tokens=most)
         if sampling.ignore_eos:
             return msgspec.structs.replace(
                 sampling, ignore_eos=False, min_tokens=sampling.max_tokens

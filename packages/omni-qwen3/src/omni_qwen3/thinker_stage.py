@@ -12,6 +12,7 @@ import msgspec
 
 from omni_core.engine.base import EngineRequest, StepOutput, TokenLogprobs
 from omni_core.engine.stop import StopTracker
+from omni_core.errors import StageError
 from omni_core.scheduler.base import Outbox, Work
 from omni_core.types import FinishReason, Payload, SamplingParams, ToolUse, Usage
 from omni_qwen3 import calls
@@ -146,6 +147,9 @@ class ThinkerStage:
     def _read_aloud(self, request_id: str, prepared: Prepared, outbox: Outbox) -> None:
         """All of the reply is there: the Talker gets it, and no step is run for it."""
         conditioning, spoken = self._runner.conditioning(prepared), prepared["spoken_ids"]
+        if conditioning is None:
+            raise StageError("a text to read aloud came with media")
+        conditioning["reading"] = len(spoken)
         outbox.send(request_id, cast(Payload, conditioning), target=SPEECH_TARGET)
         for start in range(0, len(spoken), ROWS_PER_CHUNK):
             rows = self._runner.embed(spoken[start : start + ROWS_PER_CHUNK])
