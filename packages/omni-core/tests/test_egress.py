@@ -200,6 +200,30 @@ def test_a_stranger_at_a_peers_address_costs_the_requests_sent_there() -> None:
         context.destroy(linger=0)
 
 
+def test_what_is_said_of_a_refusal_does_not_wait_for_another_turn(tmp_path: Path) -> None:
+    book = AddressBook.of_run(tmp_path)
+    with zmq.Context() as context:
+        ear = context.socket(zmq.PULL)
+        book.listen(ear, "told", None)
+        egress = Egress(
+            context, book, Codec(), lambda peer, ids: egress.post("told", chunk(ids, "news"))
+        )
+        gone = context.socket(zmq.PULL)
+        book.listen(gone, "gone", None)
+        egress.flush()  # this thread works in turns from now on
+        egress.post("gone", chunk(0))
+        egress.flush()
+        egress._lines["gone"]._outbound.close(0)
+        egress._lines["gone"]._outbound = context.socket(zmq.PUSH)  # which leads nowhere
+        egress.post("gone", chunk(1, "lost"))
+        egress.flush()
+        assert ear.poll(PATIENCE_MS)
+        [told] = Codec().decode_batch(ear.recv_multipart(), ToStage)
+        assert told.data == ["lost"]
+        egress.close()
+        context.destroy(linger=0)
+
+
 def keep_posting(egress: Egress, until: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_MS / 1000
     while not until():

@@ -23,6 +23,7 @@ from omni_qwen3.config import load_config
 from omni_qwen3.defaults import talker_defaults, thinker_defaults
 from omni_qwen3.head_start import LEAD_TOKENS, HeadStart
 from omni_qwen3.prompt import user_rows
+from omni_qwen3.talker_stage import FRAMES_PER_TOKEN
 
 SPEECH = ("text", "audio")
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -457,6 +458,23 @@ def test_only_the_seed_of_the_request_reaches_the_talker(
     request = stage.admit(Work("r", own, conditioning), Record())
     assert request is not None
     assert request.sampling.seed == 6
+
+
+def test_a_text_to_read_has_room_for_all_of_its_words(
+    talker_runner: talker.TalkerRunner, tiny_checkpoint: str, conditioning: dict[str, Any]
+) -> None:
+    stage = talker.TalkerStage(talker_runner.config, talker_defaults(tiny_checkpoint))
+
+    def limit(tokens: int, params: RequestParams) -> int | None:
+        request = stage.admit(Work("r", params, {**conditioning, "reading": tokens}), Record())
+        assert request is not None
+        return request.sampling.max_tokens
+
+    usual = talker_defaults(tiny_checkpoint).max_tokens
+    assert usual is not None
+    assert limit(1, RequestParams()) == usual
+    assert limit(usual, RequestParams()) == FRAMES_PER_TOKEN * usual
+    assert limit(usual, frames(max_tokens=7)) == 7
 
 
 def test_voices_are_found_without_regard_to_case(
