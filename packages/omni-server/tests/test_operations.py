@@ -160,6 +160,19 @@ def test_keys_come_from_files_the_environment_and_the_command_line(tmp_path, mon
     assert "chmod 600" in caplog.text
 
 
+@pytest.mark.parametrize("said", ["", " ", ",", " , ,"])
+@pytest.mark.parametrize("name", [security.API_KEYS, security.ADMIN_KEY])
+def test_a_variable_without_a_key_does_not_open_the_server(name, said, monkeypatch, tmp_path):
+    monkeypatch.setenv(name, said)
+    with pytest.raises(ConfigError, match=f"{name} is set and has no key; unset it"):
+        settings_of(read(CommandLine(model_path=str(tmp_path))))
+
+
+def test_an_empty_key_on_the_command_line_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--api-key: key 1 is empty"):
+        settings_of(read(CommandLine(model_path=str(tmp_path))), [""])
+
+
 @pytest.mark.parametrize("text", ["", "# none\n", "two words\n", "schlüssel\n", "tab\tbed\n"])
 def test_a_key_file_without_usable_keys_is_refused(tmp_path, text):
     file = tmp_path / "keys"
