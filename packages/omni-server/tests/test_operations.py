@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import threading
 
 import httpx
 import pytest
@@ -527,6 +528,21 @@ def test_an_access_log_that_cannot_be_written_is_named(tmp_path):
         access_log(str(tmp_path / "nowhere" / "log")),
     ):
         pass
+
+
+def test_the_access_log_survives_its_folder_being_away(tmp_path, monkeypatch):
+    """A line that cannot be written is lost, and the next one is not."""
+    lost = threading.Event()
+    monkeypatch.setattr(logging.Handler, "handleError", lambda handler, record: lost.set())
+    folder, away = tmp_path / "logs", tmp_path / "away"
+    folder.mkdir()
+    with access_log(str(folder / "access.log")) as note:
+        folder.rename(away)
+        note(RequestRecord(method="GET", client="first"))
+        assert lost.wait(5)
+        folder.mkdir()
+        note(RequestRecord(method="GET", client="second"))
+    assert json.loads((folder / "access.log").read_text())["client"] == "second"
 
 
 def test_lines_go_to_standard_output_for_a_dash(capsys):
