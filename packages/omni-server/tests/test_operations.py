@@ -362,6 +362,9 @@ async def test_neighbours_in_an_ipv6_site_share_a_rate(kit):
 
     addresses = ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "fe80::1%eth0", "10.0.0.1")
     assert [await status(host) for host in addresses] == [200, 429, 200, 200, 200]
+    assert await status("::ffff:10.0.0.1") == 429, "the same address in IPv6"
+    made_up = ("x" * 100_000, "y", "10.0.0.1.9", "1::2::3", "")
+    assert [await status(host) for host in made_up] == [200, 429, 429, 429, 429]
 
 
 # -- other origins
