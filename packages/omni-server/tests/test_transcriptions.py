@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +28,10 @@ from omni_core.types import (
     TokenLogprob,
     Usage,
 )
+from omni_server.app import api, server_context
+from omni_server.form import Form
+from omni_server.openai.transcriptions_call import parse_transcription
+from omni_server.openai.transcriptions_run import decode_upload
 from omni_server.openai.transcriptions_text import Transcript
 from omni_server.settings import Settings
 
@@ -294,6 +300,60 @@ async def test_one_deadline_for_all_segments(local: Any) -> None:
     assert [29 < request.timeout_s <= 30 for request in local.pipeline.requests] == [True] * 2
     error = await refused(local, 504, upload=LONG, timeout="1e-9")
     assert error["code"] == "deadline_exceeded"
+
+
+class Endless:
+    """Decodes until it is told to stop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.stopped = threading.Event(), threading.Event()
+        self.thread = ""
+        monkeypatch.setattr("omni_server.openai.transcriptions_run.load_audio", self._load)
+
+    def _load(self, data: bytes, *_: Any, stop: Any, **__: Any) -> FloatArray:
+        self.thread = threading.current_thread().name
+        self.began.set()
+        while not stop():
+            time.sleep(0.001)
+        self.stopped.set()
+        return np.zeros(1, "f4")
+
+
+async def test_decoding_stops_at_the_deadline(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads of its own, so that other short work is not kept waiting by it."""
+    endless = Endless(monkeypatch)
+    error = await refused(local, 504, timeout="0.05")
+    assert (error["param"], error["code"]) == ("file", "deadline_exceeded")
+    assert endless.stopped.wait(5)
+    assert endless.thread.startswith("omni-decoder")
+
+
+async def test_decoding_stops_when_the_client_leaves(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = Endless(monkeypatch)
+    form = Form(fields=[], files={"file": bytearray(SHORT)})
+    call = parse_transcription(
+        form, translate=False, pipeline=pipeline, served_model_name="lab/parrot", request_id="a",
+        client_named=str, longest_s=None,
+    )  # fmt: skip
+    context = server_context(pipeline, Settings(served_model_name="lab/parrot"))
+    decoding = asyncio.create_task(decode_upload(call, MediaLimits(), context.decoders))
+    assert await asyncio.to_thread(endless.began.wait, 5)
+    assert not call.upload, "the upload is let go of as soon as it is copied"
+    decoding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await decoding
+    assert await asyncio.to_thread(endless.stopped.wait, 5)
+
+
+async def test_decoders_end_with_the_application(pipeline: Any) -> None:
+    context = server_context(pipeline, Settings(served_model_name="lab/parrot"))
+    app = api(context)
+    async with app.router.lifespan_context(app):
+        context.decoders.submit(int).result()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        context.decoders.submit(int)
 
 
 async def test_silence_is_not_asked_about(local: Any) -> None:
