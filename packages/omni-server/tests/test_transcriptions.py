@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from omni_core.errors import OverloadedError
+from omni_core.errors import OverloadedError, RateLimitError, StageDiedError
 from omni_core.media import MediaLimits, encode_audio, load_audio, wav_bytes
 from omni_core.specs import Transcription, TranscriptionTask
 from omni_core.types import (
@@ -271,13 +271,48 @@ async def test_an_error_in_one_segment_ends_the_others(local: Any) -> None:
 
     def script(request: Request) -> list[Any]:
         if len(local.pipeline.requests) == 1:
-            return [OverloadedError("The queue is full.")]
+            return [StageDiedError("The stage is gone.")]
         return [never]
 
     local.pipeline.script = script
     error = await refused(local, 503, upload=LONG)
-    assert error["code"] == "overloaded"
+    assert error["code"] == "stage_died"
     assert local.pipeline.running == 0
+
+
+@pytest.mark.parametrize("kind", [OverloadedError, RateLimitError])
+async def test_a_full_queue_keeps_later_segments_waiting(local: Any, kind: Any) -> None:
+    """Only the first is refused: after that, what was heard would be lost."""
+    first = load_audio(LONG, MediaLimits())[: 4 * RATE]
+    refused_once: list[Request] = []
+
+    def script(request: Request) -> list[Any]:
+        if np.array_equal(heard(request)[: 4 * RATE], first):
+            return [TextDelta(text="one"), FINISHED]
+        if not refused_once:
+            refused_once.append(request)
+            return [kind("The queue is full.", retry_after_s=0)]
+        return [TextDelta(text="two"), FINISHED]
+
+    local.pipeline.script = script
+    assert (await post(local, LONG)).json()["text"] == "one two"
+    assert len(local.pipeline.requests) == 3
+    local.pipeline.script = lambda request: [kind("The queue is full.", retry_after_s=0)]
+    error = await refused(local, kind.status, upload=LONG)
+    assert error["code"] == kind.default_code
+
+
+async def test_waiting_for_a_place_ends_at_the_deadline(local: Any) -> None:
+    first = load_audio(LONG, MediaLimits())[: 4 * RATE]
+
+    def script(request: Request) -> list[Any]:
+        if np.array_equal(heard(request)[: 4 * RATE], first):
+            return [FINISHED]
+        return [OverloadedError("The queue is full.", retry_after_s=60)]
+
+    local.pipeline.script = script
+    error = await refused(local, 504, upload=LONG, timeout="0.5")
+    assert error["code"] == "deadline_exceeded"
 
 
 async def test_a_client_that_leaves_ends_every_segment(live: Any) -> None:

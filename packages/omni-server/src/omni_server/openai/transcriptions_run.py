@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from omni_core.errors import DeadlineError, RequestError
+from omni_core.errors import DeadlineError, OverloadedError, RateLimitError, RequestError
 from omni_core.media.audio import Stop, load_audio
 from omni_core.media.clip import float_wav
 from omni_core.media.limits import MediaLimits
@@ -149,9 +149,21 @@ class _Asking:
             return
         model = self._call.model
         clip = await asyncio.to_thread(float_wav, samples, model.sample_rate, model.min_clip_s)
-        async with aclosing(self._pipeline.generate(self._request(clip))) as events:
-            async for event in events:
-                arrivals.put(index, event)
+        while True:
+            try:
+                async with aclosing(self._pipeline.generate(self._request(clip))) as events:
+                    async for event in events:
+                        arrivals.put(index, event)
+                return
+            except (RateLimitError, OverloadedError) as error:
+                if index == 0:
+                    raise
+                await self._wait(error.retry_after_s)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until a full queue may have a place: what was heard so far would be lost otherwise."""
+        left_s = self._call.left_s()
+        await asyncio.sleep(seconds if left_s is None else min(seconds, left_s))
 
     def _request(self, clip: bytes) -> Request:
         call = self._call
