@@ -8,12 +8,16 @@ import logging
 import os
 import re
 import threading
+from dataclasses import replace
 
 import httpx
+import numpy as np
 import pytest
 
 from omni_core.errors import ConfigError, NotReadyError
+from omni_core.media import wav_bytes
 from omni_core.pipeline import Health
+from omni_core.specs import Transcription
 from omni_server.access import access_log, line_of
 from omni_server.app import EXPOSED_HEADERS, create_app, guarded, server_context
 from omni_server.cli import security
@@ -497,6 +501,30 @@ async def test_the_access_log_has_a_line_for_every_request(shortcut, kit, tmp_pa
     assert spoken["ms"] > 0
     assert len({line["client"] for line in lines[:4]}) == 1
     assert "prompt_tokens" not in lines[2]
+
+
+async def test_usage_and_times_are_of_the_whole_request(shortcut):
+    """Of several choices the prompt counts once; of a recording's segments each is a prompt."""
+    seen = []
+    live = shortcut(on_access=seen.append)
+    reply = (await live.chat(n=3)).json()
+    await live.chat(n=3, stream=True)
+    for usage in (seen[0].usage, seen[1].usage):
+        assert (usage.prompt_tokens, usage.text_tokens, usage.audio_tokens) == (11, 15, 21)
+    assert reply["usage"]["completion_tokens"] == 36
+    text = (await live.http.get("/metrics")).text
+    assert 'omni_time_to_text_done_seconds_count{output="text"} 2.0' in text
+
+    live.pipeline.info = replace(
+        live.pipeline.info, transcription=Transcription(messages=lambda part, task: ())
+    )
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 16_000 * 40).astype(np.float32)
+    files = {"file": ("a.wav", wav_bytes(samples, 16_000))}
+    await live.http.post("/v1/audio/transcriptions", files=files)
+    assert len(live.pipeline.requests) == 8
+    assert (seen[-1].usage.prompt_tokens, seen[-1].usage.text_tokens) == (22, 10)
+    text = (await live.http.get("/metrics")).text
+    assert 'omni_time_to_text_done_seconds_count{output="text"} 3.0' in text
 
 
 async def test_a_stream_that_breaks_is_logged_as_what_broke_it(kit):

@@ -111,7 +111,7 @@ async def _collect(
     """The whole answer in its format."""
     recording = await decode_upload(call, context.settings.media, context.decoders)
     transcript = Transcript(len(recording.segments))
-    with timer.generating():
+    with timer.generating(len(recording.segments)):
         async with aclosing(hear(call, recording, context.pipeline)) as events:
             async for index, event in events:
                 timer.saw(event)
@@ -126,7 +126,7 @@ async def _frames(
     """The answer as server-sent events."""
     recording = await decode_upload(call, context.settings.media, context.decoders)
     transcript = Transcript(len(recording.segments))
-    with timer.generating():
+    with timer.generating(len(recording.segments)):
         async with aclosing(hear(call, recording, context.pipeline)) as events:
             async for index, event in events:
                 timer.saw(event)
