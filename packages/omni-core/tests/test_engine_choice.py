@@ -176,6 +176,12 @@ def test_the_build_of_torch_is_what_torch_says() -> None:
     assert TorchBuild.here() == TorchBuild(version=torch.__version__, cuda=torch.version.cuda)
 
 
+def test_the_build_of_torch_is_read_once() -> None:
+    """Threads that answer for it must not run its file, which is no work for two at a time."""
+    pytest.importorskip("torch")
+    assert TorchBuild.here() is TorchBuild.here()
+
+
 def test_the_extra_names_the_release() -> None:
     file = Path(__file__).resolve().parent.parent / "pyproject.toml"
     extras = tomllib.loads(file.read_text())["project"]["optional-dependencies"]

@@ -12,7 +12,7 @@ import soundfile
 import soxr
 from PIL import Image
 
-from omni_core.errors import MediaError
+from omni_core.errors import MediaError, RequestCancelledError
 from omni_core.media import MediaLimits, encode_audio, load_audio, wav_bytes
 from omni_core.types import FloatArray
 
@@ -188,6 +188,22 @@ def test_a_claimed_length_is_refused_before_decoding() -> None:
     file[22:26] = b"\xff" * 4  # 2**36 - 1 samples
     with pytest.raises(MediaError, match="longer than the limit"):
         load_audio(bytes(file), LIMITS)
+
+
+@pytest.mark.parametrize("fmt", ["WAV", "AIFF"])
+def test_rates_that_only_cost_time_are_refused(fmt: str) -> None:
+    """The first by libsndfile, the second by FFmpeg."""
+    assert load_audio(written(tone(0.1, 192_000), 192_000, fmt, "PCM_16"), LIMITS).size == 1_600
+    with pytest.raises(MediaError, match="192001 samples a second, over the limit of 192000"):
+        load_audio(written(tone(0.1), 192_001, fmt, "PCM_16"), LIMITS)
+
+
+@pytest.mark.parametrize("fmt", ["WAV", "AIFF"])
+def test_decoding_stops_when_nobody_waits(fmt: str) -> None:
+    asked = iter([False, True])
+    with pytest.raises(RequestCancelledError):
+        load_audio(written(tone(20.0), 16_000, fmt, "PCM_16"), LIMITS, stop=lambda: next(asked))
+    assert next(asked, None) is None
 
 
 @pytest.mark.parametrize("n", [1, 320])

@@ -14,7 +14,9 @@ from omni_core.errors import (
     StageError,
 )
 from omni_core.media.limits import MediaLimits
-from omni_server.settings import Settings
+from omni_server.schema.chat import ChatBody
+from omni_server.schema.decode import decode_body
+from omni_server.settings import MIB, Settings
 
 
 def user(*parts):
@@ -176,6 +178,22 @@ async def test_numbers_that_are_none_are_named(local, body, param):
     response = await local.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+async def test_the_field_at_fault_is_not_looked_for_in_a_large_body(local):
+    """Building it to look through it would hold up every other request."""
+    large = b'{"messages": [], "user": "%s", "seed": NaN}' % (b"x" * MIB)
+    error = (await local.http.post("/v1/chat/completions", content=large)).json()["error"]
+    assert (error["param"], error["code"]) == (None, "invalid_json")
+
+
+async def test_nothing_is_built_of_what_is_only_refused(local):
+    nested = b'[{"name": "f", "x": [1, 2, {}]}, "%s"]' % (b"x" * 100)
+    body = decode_body(b'{"messages": [], "functions": %s}' % nested, ChatBody)
+    assert bytes(body.functions) == nested
+    content = b'{"messages": [], "functions": %s}' % nested
+    response = await local.http.post("/v1/chat/completions", content=content)
+    assert response.json()["error"]["param"] == "functions"
 
 
 async def test_body_that_is_not_an_object(local):

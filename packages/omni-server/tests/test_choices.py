@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from openai.types.chat import (
 from omni_core.errors import OverloadedError
 from omni_core.types import Finished, TextDelta, Usage
 from omni_server.schema.chat import ChatBody, StreamOptions
+from omni_server.settings import Settings
 
 
 def numbered(request: Any) -> list[Any]:
@@ -88,6 +90,20 @@ async def test_a_client_that_leaves_ends_all_choices(live: Any, pipeline: Any) -
     async with asyncio.timeout(5):
         while pipeline.running:
             await pipeline.closed.wait()
+
+
+async def test_choices_do_not_multiply_media_beyond_the_limit_of_a_body(
+    pipeline: Any, kit: Any
+) -> None:
+    live = kit.shortcut(pipeline, Settings(served_model_name=kit.MODEL, max_body_bytes=4096))
+    data = base64.b64encode(b"x" * 1024).decode()
+    heard = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}]
+    messages = [{"role": "user", "content": heard}]
+    assert (await live.chat(messages=messages, n=4)).status_code == 200
+    assert (await live.chat(n=8)).status_code == 200
+    error = await live.refused(400, messages=messages, n=5)
+    assert error["param"] == "n"
+    assert "1024 bytes" in error["message"]
 
 
 def test_every_field_of_the_openai_package_is_known() -> None:

@@ -7,12 +7,17 @@ import json
 import logging
 import os
 import re
+import threading
+from dataclasses import replace
 
 import httpx
+import numpy as np
 import pytest
 
 from omni_core.errors import ConfigError, NotReadyError
+from omni_core.media import wav_bytes
 from omni_core.pipeline import Health
+from omni_core.specs import Transcription
 from omni_server.access import access_log, line_of
 from omni_server.app import EXPOSED_HEADERS, create_app, guarded, server_context
 from omni_server.cli import security
@@ -158,6 +163,19 @@ def test_keys_come_from_files_the_environment_and_the_command_line(tmp_path, mon
     assert not {"OMNI_API_KEYS", "OMNI_ADMIN_KEY"} & set(os.environ)
     assert not re.search("first|third|fifth|root", repr(settings))
     assert "chmod 600" in caplog.text
+
+
+@pytest.mark.parametrize("said", ["", " ", ",", " , ,"])
+@pytest.mark.parametrize("name", [security.API_KEYS, security.ADMIN_KEY])
+def test_a_variable_without_a_key_does_not_open_the_server(name, said, monkeypatch, tmp_path):
+    monkeypatch.setenv(name, said)
+    with pytest.raises(ConfigError, match=f"{name} is set and has no key; unset it"):
+        settings_of(read(CommandLine(model_path=str(tmp_path))))
+
+
+def test_an_empty_key_on_the_command_line_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--api-key: key 1 is empty"):
+        settings_of(read(CommandLine(model_path=str(tmp_path))), [""])
 
 
 @pytest.mark.parametrize("text", ["", "# none\n", "two words\n", "schlüssel\n", "tab\tbed\n"])
@@ -348,6 +366,9 @@ async def test_neighbours_in_an_ipv6_site_share_a_rate(kit):
 
     addresses = ("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "fe80::1%eth0", "10.0.0.1")
     assert [await status(host) for host in addresses] == [200, 429, 200, 200, 200]
+    assert await status("::ffff:10.0.0.1") == 429, "the same address in IPv6"
+    made_up = ("x" * 100_000, "y", "10.0.0.1.9", "1::2::3", "")
+    assert [await status(host) for host in made_up] == [200, 429, 429, 429, 429]
 
 
 # -- other origins
@@ -482,6 +503,30 @@ async def test_the_access_log_has_a_line_for_every_request(shortcut, kit, tmp_pa
     assert "prompt_tokens" not in lines[2]
 
 
+async def test_usage_and_times_are_of_the_whole_request(shortcut):
+    """Of several choices the prompt counts once; of a recording's segments each is a prompt."""
+    seen = []
+    live = shortcut(on_access=seen.append)
+    reply = (await live.chat(n=3)).json()
+    await live.chat(n=3, stream=True)
+    for usage in (seen[0].usage, seen[1].usage):
+        assert (usage.prompt_tokens, usage.text_tokens, usage.audio_tokens) == (11, 15, 21)
+    assert reply["usage"]["completion_tokens"] == 36
+    text = (await live.http.get("/metrics")).text
+    assert 'omni_time_to_text_done_seconds_count{output="text"} 2.0' in text
+
+    live.pipeline.info = replace(
+        live.pipeline.info, transcription=Transcription(messages=lambda part, task: ())
+    )
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 16_000 * 40).astype(np.float32)
+    files = {"file": ("a.wav", wav_bytes(samples, 16_000))}
+    await live.http.post("/v1/audio/transcriptions", files=files)
+    assert len(live.pipeline.requests) == 8
+    assert (seen[-1].usage.prompt_tokens, seen[-1].usage.text_tokens) == (22, 10)
+    text = (await live.http.get("/metrics")).text
+    assert 'omni_time_to_text_done_seconds_count{output="text"} 3.0' in text
+
+
 async def test_a_stream_that_breaks_is_logged_as_what_broke_it(kit):
     seen = []
     pipeline = kit.FakePipeline(
@@ -514,6 +559,21 @@ def test_an_access_log_that_cannot_be_written_is_named(tmp_path):
         access_log(str(tmp_path / "nowhere" / "log")),
     ):
         pass
+
+
+def test_the_access_log_survives_its_folder_being_away(tmp_path, monkeypatch):
+    """A line that cannot be written is lost, and the next one is not."""
+    lost = threading.Event()
+    monkeypatch.setattr(logging.Handler, "handleError", lambda handler, record: lost.set())
+    folder, away = tmp_path / "logs", tmp_path / "away"
+    folder.mkdir()
+    with access_log(str(folder / "access.log")) as note:
+        folder.rename(away)
+        note(RequestRecord(method="GET", client="first"))
+        assert lost.wait(5)
+        folder.mkdir()
+        note(RequestRecord(method="GET", client="second"))
+    assert json.loads((folder / "access.log").read_text())["client"] == "second"
 
 
 def test_lines_go_to_standard_output_for_a_dash(capsys):

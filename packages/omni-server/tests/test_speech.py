@@ -17,6 +17,7 @@ from omni_core.errors import ContextLengthError, OutOfMemoryError, StageDiedErro
 from omni_core.media.encode import pcm16
 from omni_core.types import Finished, SamplingParams, Usage
 from omni_server.audio import Base64Pieces
+from omni_server.settings import MIB
 
 PATH = "/v1/audio/speech"
 WITHIN_S = 1.0
@@ -195,6 +196,13 @@ async def test_bodies_that_are_none(local, body):
     response = await local.http.post(PATH, content=body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_for_a_text_is_small(local):
+    response = await speak(local, ref_audio="x" * MIB)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "payload_too_large"
+    assert "4096 characters" in response.json()["error"]["message"]
 
 
 async def test_other_models_are_not_here(local):

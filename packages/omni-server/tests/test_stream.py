@@ -15,7 +15,7 @@ import pytest
 
 from omni_core.errors import StageDiedError
 from omni_core.media.encode import pcm16
-from omni_core.types import TextDelta
+from omni_core.types import Finished, TextDelta, Usage
 from omni_server.audio import PcmPieces
 from omni_server.metrics import Metrics, RequestTimer
 
@@ -206,6 +206,21 @@ def test_only_a_client_that_leaves_in_the_middle_aborts_something(left_by, abort
     for name in ("client_gone", "sent"):
         count = f"omni_abort_{name}_seconds_count"
         assert metrics.registry.get_sample_value(count) == aborts
+
+
+@pytest.mark.parametrize(("finished", "aborts"), [(1, 1), (2, 0)])
+def test_a_request_is_over_once_all_its_parts_have_finished(finished, aborts):
+    metrics = Metrics()
+    timer = RequestTimer(metrics)
+    with contextlib.suppress(BaseException), timer.generating(2):
+        timer.saw(TextDelta(text="a"))
+        for _ in range(finished):
+            timer.saw(Finished(finish_reason="stop", usage=Usage()))
+        raise GeneratorExit
+    timer.end(499, time.perf_counter())
+    value = metrics.registry.get_sample_value
+    assert value("omni_abort_client_gone_seconds_count") == aborts
+    assert (value("omni_time_to_text_done_seconds_count", {"output": "text"}) or 0) == 1 - aborts
 
 
 async def leave_before_the_answer(live, body):

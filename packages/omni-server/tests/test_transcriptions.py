@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from omni_core.errors import OverloadedError
+from omni_core.errors import OverloadedError, RateLimitError, StageDiedError
 from omni_core.media import MediaLimits, encode_audio, load_audio, wav_bytes
 from omni_core.specs import Transcription, TranscriptionTask
 from omni_core.types import (
@@ -26,6 +28,10 @@ from omni_core.types import (
     TokenLogprob,
     Usage,
 )
+from omni_server.app import api, server_context
+from omni_server.form import Form
+from omni_server.openai.transcriptions_call import parse_transcription
+from omni_server.openai.transcriptions_run import decode_upload
 from omni_server.openai.transcriptions_text import Transcript
 from omni_server.settings import Settings
 
@@ -265,13 +271,48 @@ async def test_an_error_in_one_segment_ends_the_others(local: Any) -> None:
 
     def script(request: Request) -> list[Any]:
         if len(local.pipeline.requests) == 1:
-            return [OverloadedError("The queue is full.")]
+            return [StageDiedError("The stage is gone.")]
         return [never]
 
     local.pipeline.script = script
     error = await refused(local, 503, upload=LONG)
-    assert error["code"] == "overloaded"
+    assert error["code"] == "stage_died"
     assert local.pipeline.running == 0
+
+
+@pytest.mark.parametrize("kind", [OverloadedError, RateLimitError])
+async def test_a_full_queue_keeps_later_segments_waiting(local: Any, kind: Any) -> None:
+    """Only the first is refused: after that, what was heard would be lost."""
+    first = load_audio(LONG, MediaLimits())[: 4 * RATE]
+    refused_once: list[Request] = []
+
+    def script(request: Request) -> list[Any]:
+        if np.array_equal(heard(request)[: 4 * RATE], first):
+            return [TextDelta(text="one"), FINISHED]
+        if not refused_once:
+            refused_once.append(request)
+            return [kind("The queue is full.", retry_after_s=0)]
+        return [TextDelta(text="two"), FINISHED]
+
+    local.pipeline.script = script
+    assert (await post(local, LONG)).json()["text"] == "one two"
+    assert len(local.pipeline.requests) == 3
+    local.pipeline.script = lambda request: [kind("The queue is full.", retry_after_s=0)]
+    error = await refused(local, kind.status, upload=LONG)
+    assert error["code"] == kind.default_code
+
+
+async def test_waiting_for_a_place_ends_at_the_deadline(local: Any) -> None:
+    first = load_audio(LONG, MediaLimits())[: 4 * RATE]
+
+    def script(request: Request) -> list[Any]:
+        if np.array_equal(heard(request)[: 4 * RATE], first):
+            return [FINISHED]
+        return [OverloadedError("The queue is full.", retry_after_s=60)]
+
+    local.pipeline.script = script
+    error = await refused(local, 504, upload=LONG, timeout="0.5")
+    assert error["code"] == "deadline_exceeded"
 
 
 async def test_a_client_that_leaves_ends_every_segment(live: Any) -> None:
@@ -294,6 +335,60 @@ async def test_one_deadline_for_all_segments(local: Any) -> None:
     assert [29 < request.timeout_s <= 30 for request in local.pipeline.requests] == [True] * 2
     error = await refused(local, 504, upload=LONG, timeout="1e-9")
     assert error["code"] == "deadline_exceeded"
+
+
+class Endless:
+    """Decodes until it is told to stop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.stopped = threading.Event(), threading.Event()
+        self.thread = ""
+        monkeypatch.setattr("omni_server.openai.transcriptions_run.load_audio", self._load)
+
+    def _load(self, data: bytes, *_: Any, stop: Any, **__: Any) -> FloatArray:
+        self.thread = threading.current_thread().name
+        self.began.set()
+        while not stop():
+            time.sleep(0.001)
+        self.stopped.set()
+        return np.zeros(1, "f4")
+
+
+async def test_decoding_stops_at_the_deadline(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In threads of its own, so that other short work is not kept waiting by it."""
+    endless = Endless(monkeypatch)
+    error = await refused(local, 504, timeout="0.05")
+    assert (error["param"], error["code"]) == ("file", "deadline_exceeded")
+    assert endless.stopped.wait(5)
+    assert endless.thread.startswith("omni-decoder")
+
+
+async def test_decoding_stops_when_the_client_leaves(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = Endless(monkeypatch)
+    form = Form(fields=[], files={"file": bytearray(SHORT)})
+    call = parse_transcription(
+        form, translate=False, pipeline=pipeline, served_model_name="lab/parrot", request_id="a",
+        client_named=str, longest_s=None,
+    )  # fmt: skip
+    context = server_context(pipeline, Settings(served_model_name="lab/parrot"))
+    decoding = asyncio.create_task(decode_upload(call, MediaLimits(), context.decoders))
+    assert await asyncio.to_thread(endless.began.wait, 5)
+    assert not call.upload, "the upload is let go of as soon as it is copied"
+    decoding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await decoding
+    assert await asyncio.to_thread(endless.stopped.wait, 5)
+
+
+async def test_decoders_end_with_the_application(pipeline: Any) -> None:
+    context = server_context(pipeline, Settings(served_model_name="lab/parrot"))
+    app = api(context)
+    async with app.router.lifespan_context(app):
+        context.decoders.submit(int).result()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        context.decoders.submit(int)
 
 
 async def test_silence_is_not_asked_about(local: Any) -> None:

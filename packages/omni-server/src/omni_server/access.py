@@ -131,11 +131,23 @@ def access_log(target: str | None) -> Iterator[OnAccess]:
         writer.stop()
 
 
+class _LogFile(WatchedFileHandler):
+    """A log file that may be away for a while: an error of its own would end the thread that writes
+    and leave the lines to pile up."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, or say on stderr that it is lost."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+
 def _opened(target: str) -> logging.Handler:
     if target == STANDARD_OUTPUT:
         return logging.StreamHandler(sys.stdout)
     try:
-        return WatchedFileHandler(target, encoding="utf-8")
+        return _LogFile(target, encoding="utf-8")
     except OSError as exc:
         raise ConfigError(
             f"server.access_log: {target} cannot be written: {exc.strerror}; name another file, "

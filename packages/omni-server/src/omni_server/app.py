@@ -6,6 +6,8 @@ the door. Starts and stops nothing; whoever owns the pipeline does.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import metadata
 
 from fastapi import FastAPI
@@ -73,7 +75,13 @@ def guarded(context: ServerContext, on_access: OnAccess = look_away) -> ASGIApp:
 
 def api(context: ServerContext) -> FastAPI:
     """The routes alone."""
-    app = FastAPI(title="Omni", version=metadata.version("omni-server"))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        context.decoders.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(title="Omni", version=metadata.version("omni-server"), lifespan=lifespan)
     for part in (health, version, models, chat, speech, voices, transcriptions, requests):
         app.include_router(part.router(context))
     if context.settings.admin_keys:

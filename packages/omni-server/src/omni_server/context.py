@@ -6,7 +6,9 @@ Knows the pipeline's Python API. Holds no request.
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 
 from omni_core.pipeline import Pipeline
@@ -14,6 +16,9 @@ from omni_server.door import Door
 from omni_server.metrics import Metrics
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
+
+DECODING_THREADS = 2
+"""Uploads that are decoded at a time; more would leave no processor to what runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,10 @@ class ServerContext:
     transcripts: TranscriptStore
     metrics: Metrics = field(default_factory=Metrics)
     door: Door = field(default_factory=Door)
+    decoders: Executor = field(
+        default_factory=partial(ThreadPoolExecutor, DECODING_THREADS, "omni-decoder")
+    )
+    """For uploads of minutes, which must not keep short work waiting in the usual threads."""
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

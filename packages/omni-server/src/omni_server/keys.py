@@ -93,6 +93,8 @@ def read_key_file(path: Path, setting: str) -> list[str]:
 def checked(keys: list[str], place: str) -> list[str]:
     """The keys; ConfigError if no client could send one of them in a header."""
     for number, key in enumerate(keys, 1):
+        if not key:
+            raise ConfigError(f"{place}: key {number} is empty")
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise ConfigError(f"{place}: key {number} is not printable ASCII without spaces")
     return keys

@@ -6,9 +6,10 @@ no route.
 
 from __future__ import annotations
 
+import operator
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from omni_server.record import current
 ABORT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LATENCY_BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120)
 Stats = dict[str, dict[str, float]]
+Together = Callable[[Usage, Usage], Usage]
 
 
 class Metrics:
@@ -133,10 +135,15 @@ class Metrics:
 
 
 class RequestTimer:
-    """Times one request; `end` may be called twice and counts once."""
+    """Times one request of a client, which may be several of the pipeline; `end` may be called
+    twice and counts once."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, together: Together = operator.add) -> None:
+        """`together` says what the usages of two requests of the pipeline come to."""
         self._metrics = metrics
+        self._together = together
+        self._usage: Usage | None = None
+        self._unfinished = 0
         self._record = current.get()
         self._start = time.perf_counter()
         self._text: _Heard | None = None
@@ -145,10 +152,11 @@ class RequestTimer:
         metrics.in_flight.inc()
 
     @contextmanager
-    def generating(self) -> Iterator[None]:
-        """Around all that is asked of the pipeline; a client that leaves meanwhile, which closes or
-        cancels this in the middle, aborts its request."""
+    def generating(self, requests: int = 1) -> Iterator[None]:
+        """Around all that is asked of the pipeline, and over once so many have finished; a client
+        that leaves before, which closes or cancels this in the middle, aborts its request."""
         self._is_open = True
+        self._unfinished = requests
         try:
             yield
         except OmniError:
@@ -165,13 +173,19 @@ class RequestTimer:
             case AudioDelta():
                 self._audio = _heard(self._audio, elapsed_s)
             case Finished():
-                self._is_open = False
                 self._metrics.finished(event)
-                self._done()
-                if self._record is not None:
-                    self._record.usage = event.usage
+                self._finished(event.usage)
             case _:
                 pass
+
+    def _finished(self, usage: Usage) -> None:
+        self._usage = usage if self._usage is None else self._together(self._usage, usage)
+        if self._record is not None:
+            self._record.usage = self._usage
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._is_open = False
+            self._done()
 
     def _done(self) -> None:
         """All text and audio is there."""

@@ -29,6 +29,7 @@ MOST_CLIENTS: Final = 10_000
 _MINUTE_S: Final = 60.0
 _IPV6_SITE: Final = 64
 """Bits of an IPv6 address that tell clients apart; the others, each of them can choose freely."""
+_UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +130,14 @@ def _too_fast(allowance: Allowance) -> RateLimitError:
 
 
 def _site(connection: HTTPConnection) -> str:
-    host = connection.client.host if connection.client else "unknown"
-    if ":" not in host:
-        return host
+    """The address, of IPv6 the network; what is none, a proxy may have passed on from a client that
+    made it up."""
+    host = connection.client.host if connection.client else ""
     try:
-        return str(ipaddress.IPv6Network((host.partition("%")[0], _IPV6_SITE), strict=False))
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return host
+        return _UNKNOWN
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Network((address, _IPV6_SITE), strict=False))

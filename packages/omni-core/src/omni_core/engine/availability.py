@@ -8,6 +8,7 @@ from __future__ import annotations
 import runpy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,8 +33,13 @@ class TorchBuild:
     """Release of CUDA that it was built for."""
 
     @classmethod
+    @cache
     def here(cls) -> TorchBuild | None:
-        """From the file in which torch says so; None if there is no torch."""
+        """From the file in which torch says so; None if there is no torch.
+
+        Read once, when a server starts: two threads must not run a file at a time, which changes
+        `sys.modules` and `sys.argv` meanwhile.
+        """
         found = find_spec("torch")
         if found is None or found.origin is None:
             return None

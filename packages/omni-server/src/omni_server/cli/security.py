@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from omni_core.config import Setting
+from omni_core.errors import ConfigError
 from omni_server.keys import KeyRing, checked, read_key_file
 
 API_KEYS: Final = "OMNI_API_KEYS"
@@ -69,6 +70,14 @@ def _from_file(server: Mapping[str, Setting], setting: str) -> list[str]:
 
 
 def _from_environment(name: str) -> list[str]:
-    """The keys of a variable, which is removed: stage processes inherit the environment."""
-    found = os.environ.pop(name, "")
-    return checked([key.strip() for key in found.split(",") if key.strip()], name)
+    """The keys of a variable, which is removed: stage processes inherit the environment.
+
+    ConfigError if it is set to no key: a secret that was not filled in must not open the server.
+    """
+    found = os.environ.pop(name, None)
+    if found is None:
+        return []
+    keys = [key.strip() for key in found.split(",") if key.strip()]
+    if not keys:
+        raise ConfigError(f"{name} is set and has no key; unset it to go without, or give it one")
+    return checked(keys, name)

@@ -14,7 +14,14 @@ import msgspec
 from omni_core.errors import ContextLengthError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
 from omni_core.specs import ModelInfo
-from omni_core.types import MediaOptions, Modality, Request, RequestParams, SamplingParams
+from omni_core.types import (
+    MediaOptions,
+    MediaPart,
+    Modality,
+    Request,
+    RequestParams,
+    SamplingParams,
+)
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.openai.messages import MessageRules, to_messages
 from omni_server.openai.refused import refuse_unsupported
@@ -62,11 +69,12 @@ def parse_call(
     request_id: str,
     client_named: Callable[[str | None], str],
     longest_s: float | None,
+    max_inline_bytes: int,
 ) -> ChatCall:
     """Check a request body against the API and against what this pipeline can do.
 
     `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
-    server lets a request take.
+    server lets a request take, `max_inline_bytes` the media that all choices together may carry.
     """
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
@@ -85,7 +93,7 @@ def parse_call(
         timeout_s=min(filter(None, (chat.timeout, longest_s)), default=None),
     )
     return ChatCall(
-        requests=_choices(request, chat),
+        requests=_choices(request, chat, max_inline_bytes),
         stream=bool(chat.stream),
         wants_audio=wants_audio,
         audio_format=_audio_format(chat, wants_audio),
@@ -94,7 +102,7 @@ def parse_call(
     )
 
 
-def _choices(request: Request, chat: ChatBody) -> tuple[Request, ...]:
+def _choices(request: Request, chat: ChatBody, max_inline_bytes: int) -> tuple[Request, ...]:
     """The request once for each choice; where it has seeds, each choice has its own."""
     wanted = chat.n or 1
     if wanted > MAX_CHOICES:
@@ -104,7 +112,19 @@ def _choices(request: Request, chat: ChatBody) -> tuple[Request, ...]:
             "'include_timeline' needs 'n' to be 1: each choice has a timeline of its own.",
             param="include_timeline",
         )
+    inline_bytes = _inline_bytes(request)
+    if wanted > 1 and inline_bytes * wanted > max_inline_bytes:
+        raise RequestError(
+            f"'n': each choice carries the {inline_bytes} bytes of media in this request, and "
+            f"together they may be {max_inline_bytes}; ask for fewer choices, or send URLs.",
+            param="n",
+        )
     return tuple(_seeded(request, choice) for choice in range(wanted))
+
+
+def _inline_bytes(request: Request) -> int:
+    parts = (part for message in request.messages for part in message.content)
+    return sum(len(part.data or b"") for part in parts if isinstance(part, MediaPart))
 
 
 def _seeded(request: Request, choice: int) -> Request:

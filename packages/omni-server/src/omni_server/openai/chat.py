@@ -32,6 +32,7 @@ from omni_server.openai.reply import (
     completion,
     timeline_object,
     usage_of_choices,
+    with_choice,
 )
 from omni_server.stream import (
     CLIENT_CLOSED_REQUEST,
@@ -57,7 +58,7 @@ def router(context: ServerContext) -> APIRouter:
 
 async def _answer(request: Request, context: ServerContext) -> Response:
     """Own the request's timer: whatever ends the request, it is counted once."""
-    timer = RequestTimer(context.metrics)
+    timer = RequestTimer(context.metrics, with_choice)
     status, gone_s = INTERNAL_SERVER_ERROR, None
     streaming = False
     ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
@@ -99,6 +100,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
+        max_inline_bytes=settings.max_body_bytes,
     )
 
 
@@ -114,7 +116,7 @@ async def _collect(
 ) -> Json:
     """The whole reply as one completion object."""
     choices = [Choice(index=index) for index in range(len(call.requests))]
-    with timer.generating():
+    with timer.generating(len(call.requests)):
         async with aclosing(_events(call, context.pipeline)) as batches:
             async for index, events in batches:
                 for event in events:
@@ -142,7 +144,7 @@ async def _frames(
     """The reply as server-sent events; what the pipeline gives together is sent together."""
     writers = [ChunkWriter(call, ids, index) for index in range(len(call.requests))]
     ended: dict[int, Finished] = {}
-    with timer.generating():
+    with timer.generating(len(call.requests)):
         async with aclosing(_events(call, context.pipeline)) as batches:
             async for index, events in batches:
                 chunks: list[Json] = []

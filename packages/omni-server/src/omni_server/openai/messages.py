@@ -29,6 +29,7 @@ from omni_server.schema.chat import (
     UrlObject,
     VideoUrlContent,
 )
+from omni_server.schema.decode import short_value
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -129,7 +130,7 @@ def _content(
 def _earlier_calls(
     message: ChatMessage, role: Role, path: str, rules: MessageRules
 ) -> tuple[ToolCall, ...]:
-    if message.function_call is not None:
+    if short_value(message.function_call, f"{path}.function_call") is not None:
         raise RequestError(
             f"'{path}.function_call' is not supported by this server; use 'tool_calls', which "
             "replaced it.",

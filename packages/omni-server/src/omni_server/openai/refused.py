@@ -11,6 +11,7 @@ from typing import Any, Final
 from omni_core.errors import RequestError
 from omni_core.specs import ModelInfo
 from omni_server.schema.chat import ChatBody
+from omni_server.schema.decode import short_value
 
 MAX_METADATA: Final = 16
 MAX_METADATA_KEY: Final = 64
@@ -34,7 +35,7 @@ def refuse_unsupported(chat: ChatBody, info: ModelInfo) -> None:
         ("mm_processor_kwargs", lambda value: value == {}),
     )
     for name, is_harmless in harmless:
-        value = getattr(chat, name)
+        value = short_value(getattr(chat, name), name)
         if value is not None and not is_harmless(value):
             instead = _INSTEAD.get(name, "leave it out")
             raise RequestError(

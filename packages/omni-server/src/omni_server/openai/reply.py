@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -109,13 +111,17 @@ def choice_object(
     return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
 
 
-def usage_of_choices(usages: list[Usage]) -> Usage:
-    """Of a whole reply: the prompt is counted once, whatever became of it."""
-    first, *others = usages
-    return first + Usage(
-        text_tokens=sum(usage.text_tokens for usage in others),
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in others),
-        audio_tokens=sum(usage.audio_tokens for usage in others),
+def usage_of_choices(usages: Iterable[Usage]) -> Usage:
+    """Of a whole reply."""
+    return reduce(with_choice, usages)
+
+
+def with_choice(reply: Usage, choice: Usage) -> Usage:
+    """Of a reply with one choice more: the prompt is counted once, whatever becomes of it."""
+    return reply + Usage(
+        text_tokens=choice.text_tokens,
+        reasoning_tokens=choice.reasoning_tokens,
+        audio_tokens=choice.audio_tokens,
     )
 
 

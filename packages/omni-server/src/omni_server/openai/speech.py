@@ -33,6 +33,8 @@ from omni_server.context import ServerContext
 from omni_server.errors import error_response
 from omni_server.metrics import RequestTimer
 from omni_server.openai.speech_call import SpeechCall, parse_call
+from omni_server.schema.speech import MAX_INPUT_CHARACTERS
+from omni_server.settings import MIB
 from omni_server.stream import (
     CLIENT_CLOSED_REQUEST,
     INTERNAL_SERVER_ERROR,
@@ -42,6 +44,8 @@ from omni_server.stream import (
     sse,
 )
 
+MAX_BODY_BYTES = MIB
+"""A text has no media: what is larger costs time to parse and is refused anyway."""
 _CLIENTS_NAMES = {"read_aloud": "input"}
 """What the API calls a field of the pipeline's request."""
 
@@ -94,7 +98,11 @@ def _stream(
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> SpeechCall:
     settings = context.settings
     return parse_call(
-        await read_body(request, settings.max_body_bytes),
+        await read_body(
+            request,
+            min(settings.max_body_bytes, MAX_BODY_BYTES),
+            instead=f"'input' has at most {MAX_INPUT_CHARACTERS} characters",
+        ),
         pipeline=context.pipeline,
         served_model_name=settings.served_model_name,
         request_id=request_id,

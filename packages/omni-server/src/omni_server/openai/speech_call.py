@@ -16,7 +16,7 @@ from omni_core.types import Request, RequestParams, SamplingParams
 from omni_server.openai.call import check_model
 from omni_server.openai.sampling import stage_sampling
 from omni_server.openai.voices import voice_named
-from omni_server.schema.decode import decode_body
+from omni_server.schema.decode import decode_body, short_value
 from omni_server.schema.speech import SpeechBody
 
 STREAM_FORMATS = ("audio", "sse")
@@ -97,7 +97,7 @@ def _refuse_unsupported(speech: SpeechBody) -> None:
         "speaker_embedding": "the model cannot clone voices",
     }
     for name, reason in reasons.items():
-        if getattr(speech, name) not in (None, ""):
+        if short_value(getattr(speech, name), name) not in (None, ""):
             raise RequestError(
                 f"'{name}' is not supported: {reason}; leave it out.",
                 param=name,

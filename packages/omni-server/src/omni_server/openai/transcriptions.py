@@ -109,9 +109,9 @@ async def _collect(
     call: TranscriptionCall, context: ServerContext, timer: RequestTimer, headers: dict[str, str]
 ) -> Response:
     """The whole answer in its format."""
-    recording = await decode_upload(call, context.settings.media)
+    recording = await decode_upload(call, context.settings.media, context.decoders)
     transcript = Transcript(len(recording.segments))
-    with timer.generating():
+    with timer.generating(len(recording.segments)):
         async with aclosing(hear(call, recording, context.pipeline)) as events:
             async for index, event in events:
                 timer.saw(event)
@@ -124,9 +124,9 @@ async def _frames(
     call: TranscriptionCall, context: ServerContext, timer: RequestTimer
 ) -> AsyncGenerator[bytes, None]:
     """The answer as server-sent events."""
-    recording = await decode_upload(call, context.settings.media)
+    recording = await decode_upload(call, context.settings.media, context.decoders)
     transcript = Transcript(len(recording.segments))
-    with timer.generating():
+    with timer.generating(len(recording.segments)):
         async with aclosing(hear(call, recording, context.pipeline)) as events:
             async for index, event in events:
                 timer.saw(event)

@@ -1,15 +1,16 @@
 """One transcription call: what to ask of the pipeline, and how the caller wants to read it.
 
 Knows the pipeline's own description of itself and the meaning of each field. Pure: a form in, a
-`TranscriptionCall` or an `OmniError` out; the upload is decoded elsewhere.
+`TranscriptionCall` or an `OmniError` out, but for the clock; the upload is decoded elsewhere.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omni_core.errors import RequestError
+from omni_core.errors import DeadlineError, RequestError
 from omni_core.languages import LANGUAGES
 from omni_core.pipeline import Pipeline
 from omni_core.specs import ModelInfo, Transcription, TranscriptionTask
@@ -50,7 +51,17 @@ class TranscriptionCall:
     min_pause_s: float
     request_id: str
     client: str
-    timeout_s: float | None
+    deadline_s: float | None
+    """By `time.monotonic`, of all that the call takes; None is no limit."""
+
+    def left_s(self) -> float | None:
+        """What is left until the deadline; DeadlineError if that has passed."""
+        if self.deadline_s is None:
+            return None
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise DeadlineError("The request took longer than it may; ask for more 'timeout'.")
+        return left_s
 
     @property
     def segment_s(self) -> tuple[float, float]:
@@ -83,6 +94,7 @@ def parse_transcription(
     include_logprobs = _include_logprobs(asked, pipeline.info)
     _check_granularities(asked)
     _refuse_diarization(asked)
+    timeout_s = min(filter(None, (asked.timeout, longest_s)), default=None)
     wants_confidence = response_format == "verbose_json" and pipeline.info.logprobs
     return TranscriptionCall(
         upload=_upload(form),
@@ -97,7 +109,7 @@ def parse_transcription(
         min_pause_s=_min_pause_s(asked.chunking_strategy),
         request_id=request_id,
         client=client_named(asked.user),
-        timeout_s=min(filter(None, (asked.timeout, longest_s)), default=None),
+        deadline_s=None if timeout_s is None else time.monotonic() + timeout_s,
     )
 
 

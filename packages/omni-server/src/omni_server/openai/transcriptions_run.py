@@ -6,17 +6,18 @@ Knows samples, requests and events. What the events say is put together elsewher
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from omni_core.errors import DeadlineError, RequestError
-from omni_core.media.audio import load_audio
+from omni_core.errors import DeadlineError, OverloadedError, RateLimitError, RequestError
+from omni_core.media.audio import Stop, load_audio
 from omni_core.media.clip import float_wav
 from omni_core.media.limits import MediaLimits
 from omni_core.media.segments import Segment, split_at_pauses
@@ -49,15 +50,32 @@ class Recording:
         return self.samples[segment.start : segment.stop]
 
 
-async def decode_upload(call: TranscriptionCall, limits: MediaLimits) -> Recording:
-    """Decode and cut the upload, off the event loop; a RequestError names `file`."""
-    return await asyncio.to_thread(_decode, call, limits)
-
-
-def _decode(call: TranscriptionCall, limits: MediaLimits) -> Recording:
-    rate = call.model.sample_rate
+async def decode_upload(
+    call: TranscriptionCall, limits: MediaLimits, decoders: Executor
+) -> Recording:
+    """Decode and cut the upload in a thread of `decoders`, which empties it; a RequestError names
+    `file`. Decoding stops when the caller leaves, or at the deadline with a DeadlineError."""
+    over = threading.Event()
     try:
-        samples = load_audio(bytes(call.upload), limits, sample_rate=rate)
+        async with asyncio.timeout(call.left_s()):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(decoders, _decode, call, limits, over.is_set)
+    except TimeoutError as exc:
+        raise DeadlineError(
+            "Decoding the upload took longer than the request may; ask for more 'timeout', or "
+            "send a shorter file.",
+            param=FILE,
+        ) from exc
+    finally:
+        over.set()
+
+
+def _decode(call: TranscriptionCall, limits: MediaLimits, stop: Stop) -> Recording:
+    rate = call.model.sample_rate
+    upload = bytes(call.upload)
+    call.upload.clear()
+    try:
+        samples = load_audio(upload, limits, sample_rate=rate, stop=stop)
     except RequestError as error:
         error.param = FILE
         raise
@@ -122,8 +140,6 @@ class _Asking:
 
     def __init__(self, call: TranscriptionCall, recording: Recording, pipeline: Pipeline) -> None:
         self._call, self._recording, self._pipeline = call, recording, pipeline
-        timeout_s = call.timeout_s
-        self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     async def about(self, index: int, arrivals: _Arrivals) -> None:
         """Ask about one segment; its events go to `arrivals`."""
@@ -133,9 +149,21 @@ class _Asking:
             return
         model = self._call.model
         clip = await asyncio.to_thread(float_wav, samples, model.sample_rate, model.min_clip_s)
-        async with aclosing(self._pipeline.generate(self._request(clip))) as events:
-            async for event in events:
-                arrivals.put(index, event)
+        while True:
+            try:
+                async with aclosing(self._pipeline.generate(self._request(clip))) as events:
+                    async for event in events:
+                        arrivals.put(index, event)
+                return
+            except (RateLimitError, OverloadedError) as error:
+                if index == 0:
+                    raise
+                await self._wait(error.retry_after_s)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until a full queue may have a place: what was heard so far would be lost otherwise."""
+        left_s = self._call.left_s()
+        await asyncio.sleep(seconds if left_s is None else min(seconds, left_s))
 
     def _request(self, clip: bytes) -> Request:
         call = self._call
@@ -148,13 +176,5 @@ class _Asking:
             params=call.params,
             request_id=call.request_id,
             client=call.client,
-            timeout_s=self._left_s(),
+            timeout_s=call.left_s(),
         )
-
-    def _left_s(self) -> float | None:
-        if self._deadline_s is None:
-            return None
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise DeadlineError("The request took longer than it may; ask for more 'timeout'.")
-        return left_s

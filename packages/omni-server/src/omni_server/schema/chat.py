@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
+NULL = msgspec.Raw(b"null")
+"""Of fields that are only compared, so that nothing is built from whatever they hold."""
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -140,7 +142,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     refusal: str | None = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: msgspec.Raw = NULL
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):
@@ -201,7 +203,7 @@ class Prediction(msgspec.Struct, kw_only=True):
     """A guess at the reply, which servers may use to be faster and this one does not."""
 
     type: str
-    content: Any
+    content: msgspec.Raw
 
 
 class AudioOptions(msgspec.Struct):
@@ -219,7 +221,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatBody(SamplingFields, kw_only=True):
-    """The whole body. Fields typed Any are other servers' and served only at their default."""
+    """The whole body. Fields typed Raw are other servers' and served only at their default."""
 
     messages: list[ChatMessage]
     model: str | None = None
@@ -257,11 +259,11 @@ class ChatBody(SamplingFields, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
-    functions: Any = None
-    function_call: Any = None
-    reasoning_effort: Any = None
-    service_tier: Any = None
+    functions: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+    reasoning_effort: msgspec.Raw = NULL
+    service_tier: msgspec.Raw = NULL
     store: bool | None = None
-    verbosity: Any = None
-    web_search_options: Any = None
-    mm_processor_kwargs: Any = None
+    verbosity: msgspec.Raw = NULL
+    web_search_options: msgspec.Raw = NULL
+    mm_processor_kwargs: msgspec.Raw = NULL

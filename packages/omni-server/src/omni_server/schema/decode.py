@@ -21,6 +21,9 @@ _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
 _CONSTANT = re.compile(rb"[:\[,]\s*-?(?:NaN|Infinity)\s*[,\]}]")
 """How many clients write numbers that are none, which Python's json reads and JSON forbids."""
+_MOST_SEARCHED_BYTES = 1024 * 1024
+"""Of a body that is no JSON; finding the field at fault in a larger one would hold up others."""
+_SHORT_BYTES = 64
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _NAME = re.compile(r"\b(str|int|float|bool)\b")
 
@@ -37,7 +40,7 @@ def decode_body(
     except msgspec.ValidationError as exc:
         raise invalid_field(exc, "", hints) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
-        path = _not_a_number(body) if _CONSTANT.search(body) else None
+        path = _not_a_number(body) if len(body) <= _MOST_SEARCHED_BYTES else None
         if path is not None:
             raise RequestError(
                 f"Invalid value for '{path}': NaN and Infinity are no numbers of JSON.", param=path
@@ -97,7 +100,14 @@ def _form_values(
     return values
 
 
-def decode_json(text: str, path: str) -> Any:
+def short_value(value: Any, path: str) -> Any:
+    """What a field at `path` says that is only compared. Long JSON that was left unread equals
+    nothing and stays so; what was read is given back."""
+    unread = isinstance(value, msgspec.Raw) and len(memoryview(value)) <= _SHORT_BYTES
+    return decode_json(value, path) if unread else value
+
+
+def decode_json(text: str | msgspec.Raw, path: str) -> Any:
     """Parse JSON that stands in a field at `path`."""
     try:
         return msgspec.json.decode(text)
@@ -133,6 +143,8 @@ def invalid_field(
 
 def _not_a_number(body: bytes | bytearray) -> str | None:
     """Path of the first NaN or Infinity in a body that is JSON otherwise."""
+    if not _CONSTANT.search(body):
+        return None
     try:
         return _path_to_constant(json.loads(body))
     except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from omni_core.media.encode_stream import MAX_SPEED, MIN_SPEED
-from omni_server.schema.chat import Seconds, Seed
+from omni_server.schema.chat import NULL, Seconds, Seed
 
 MAX_INPUT_CHARACTERS = 4096
 
@@ -27,7 +27,7 @@ class VoiceReference(msgspec.Struct):
 
 
 class SpeechBody(msgspec.Struct, kw_only=True):
-    """The whole body. Fields typed Any are other servers' and served only at their default."""
+    """The whole body. Fields typed Raw are other servers' and served only at their default."""
 
     input: Input
     model: str | None = None
@@ -42,6 +42,6 @@ class SpeechBody(msgspec.Struct, kw_only=True):
     timeout: Seconds | None = None
     user: str | None = None
 
-    ref_audio: Any = None
-    ref_text: Any = None
-    speaker_embedding: Any = None
+    ref_audio: msgspec.Raw = NULL
+    ref_text: msgspec.Raw = NULL
+    speaker_embedding: msgspec.Raw = NULL
