@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -241,10 +242,13 @@ class HeldGrammars:
     """`Grammars` that answer when they are told to."""
 
     asked: list[Any] = field(default_factory=list)
+    futures: list[Future[None]] = field(default_factory=list)
     closed: bool = False
 
-    def submit(self, grammar: Grammar, done: Any) -> None:
+    def submit(self, grammar: Grammar, done: Any) -> Future[None]:
         self.asked.append(done)
+        self.futures.append(Future())
+        return self.futures[-1]
 
     def close(self) -> None:
         self.closed = True
@@ -270,6 +274,7 @@ def test_a_request_waits_for_its_grammar_and_others_do_not() -> None:
         inbox.put(Chunk("held", "other", "meanwhile"))
         inbox.put(Abort("held last"))
         outbox.wait_for("released", "held last")
+        assert [future.cancelled() for future in grammars.futures] == [False, False, True]
         assert not outbox.of("held")
         first, second, third = grammars.asked
         third("too late")
