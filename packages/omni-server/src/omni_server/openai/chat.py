@@ -13,17 +13,18 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omni_core.errors import NotReadyError, OmniError, StageError
+from omni_core.errors import StageError
 from omni_core.pipeline import Pipeline
 from omni_core.types import Event, Finished
 from omni_server.body import read_body
-from omni_server.callers import client_key, own_request_id
+from omni_server.callers import client_key
 from omni_server.context import ServerContext
-from omni_server.errors import JsonResponse, error_response
+from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
 from omni_server.openai.call import ChatCall, parse_call
 from omni_server.openai.choice import Choice
 from omni_server.openai.chunks import ChunkWriter
+from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.interleave import interleaved
 from omni_server.openai.messages import MessageRules
 from omni_server.openai.reply import (
@@ -34,14 +35,7 @@ from omni_server.openai.reply import (
     usage_of_choices,
     with_choice,
 )
-from omni_server.stream import (
-    CLIENT_CLOSED_REQUEST,
-    INTERNAL_SERVER_ERROR,
-    ClientGoneError,
-    EventStream,
-    sse,
-    while_connected,
-)
+from omni_server.stream import EventStream, sse, while_connected
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -57,33 +51,17 @@ def router(context: ServerContext) -> APIRouter:
 
 
 async def _answer(request: Request, context: ServerContext) -> Response:
-    """Own the request's timer: whatever ends the request, it is counted once."""
-    timer = RequestTimer(context.metrics, with_choice)
-    status, gone_s = INTERNAL_SERVER_ERROR, None
-    streaming = False
     ids = ReplyIds(model=context.settings.served_model_name, fingerprint=context.fingerprint)
-    headers = {"x-request-id": ids.completion_id}
-    try:
-        headers["x-request-id"] = request_id = own_request_id(request) or ids.completion_id
-        call = await _read_call(request, context, request_id)
+
+    async def serve(timer: RequestTimer, headers: Headers) -> Response:
+        call = await _read_call(request, context, headers[REQUEST_ID])
         require_serving(context.pipeline)
         if call.stream:
-            streaming = True
             return EventStream(_frames(call, ids, context, timer), headers, timer.end)
         reply = await while_connected(_collect(call, ids, context, timer), request.receive)
-        status = 200
         return JsonResponse(reply, headers=headers)
-    except ClientGoneError as gone:
-        status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except OmniError as error:
-        status = error.status
-        response = error_response(error)
-        response.headers.update(headers)
-        return response
-    finally:
-        if not streaming:
-            timer.end(status, gone_s)
+
+    return await answered(request, context, ids.completion_id, serve, with_choice)
 
 
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> ChatCall:
@@ -102,13 +80,6 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         longest_s=settings.request_timeout_s,
         max_inline_bytes=settings.max_body_bytes,
     )
-
-
-def require_serving(pipeline: Pipeline) -> None:
-    """NotReadyError before the pipeline has started and once it stops; degraded may still serve."""
-    status = pipeline.health().status
-    if status in ("starting", "closing"):
-        raise NotReadyError(f"The server is {status}; try again shortly.")
 
 
 async def _collect(

@@ -28,21 +28,14 @@ from omni_core.media.encode_stream import (
 from omni_core.types import AudioDelta, Finished
 from omni_server.audio import Base64Pieces
 from omni_server.body import read_body
-from omni_server.callers import client_key, own_request_id
+from omni_server.callers import client_key
 from omni_server.context import ServerContext
-from omni_server.errors import error_response
 from omni_server.metrics import RequestTimer
+from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.speech_call import SpeechCall, parse_call
 from omni_server.schema.speech import MAX_INPUT_CHARACTERS
 from omni_server.settings import MIB
-from omni_server.stream import (
-    CLIENT_CLOSED_REQUEST,
-    INTERNAL_SERVER_ERROR,
-    ClientGoneError,
-    EventStream,
-    StreamedResponse,
-    sse,
-)
+from omni_server.stream import EventStream, StreamedResponse, sse
 
 MAX_BODY_BYTES = MIB
 """A text has no media: what is larger costs time to parse and is refused anyway."""
@@ -63,27 +56,12 @@ def router(context: ServerContext) -> APIRouter:
 
 
 async def _answer(request: Request, context: ServerContext) -> Response:
-    """Own the request's timer until there is a stream to own it: it is counted once."""
-    timer = RequestTimer(context.metrics)
-    status, gone_s = INTERNAL_SERVER_ERROR, None
-    streaming = False
-    headers = {"x-request-id": f"speech-{uuid.uuid4().hex}"}
-    try:
-        headers["x-request-id"] = own_request_id(request) or headers["x-request-id"]
-        call = await _read_call(request, context, headers["x-request-id"])
-        streaming = True
+    async def serve(timer: RequestTimer, headers: Headers) -> Response:
+        call = await _read_call(request, context, headers[REQUEST_ID])
+        require_serving(context.pipeline)
         return _stream(call, headers, context, timer)
-    except ClientGoneError as gone:
-        status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except OmniError as error:
-        status = error.status
-        response = error_response(error)
-        response.headers.update(headers)
-        return response
-    finally:
-        if not streaming:
-            timer.end(status, gone_s)
+
+    return await answered(request, context, f"speech-{uuid.uuid4().hex}", serve)
 
 
 def _stream(

@@ -15,26 +15,17 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omni_core.errors import OmniError
 from omni_core.types import Event, TextDelta, TokenLogprob
-from omni_server.callers import client_key, own_request_id
+from omni_server.callers import client_key
 from omni_server.context import ServerContext
-from omni_server.errors import error_response
 from omni_server.form import read_form
 from omni_server.metrics import RequestTimer
-from omni_server.openai.chat import require_serving
+from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.transcriptions_call import FILE, TranscriptionCall, parse_transcription
 from omni_server.openai.transcriptions_reply import delta_object, done_object, response
 from omni_server.openai.transcriptions_run import decode_upload, hear
 from omni_server.openai.transcriptions_text import Transcript
-from omni_server.stream import (
-    CLIENT_CLOSED_REQUEST,
-    INTERNAL_SERVER_ERROR,
-    ClientGoneError,
-    EventStream,
-    sse,
-    while_connected,
-)
+from omni_server.stream import EventStream, sse, while_connected
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -55,33 +46,15 @@ def router(context: ServerContext) -> APIRouter:
 
 
 async def _answer(request: Request, context: ServerContext, *, translate: bool) -> Response:
-    """Own the request's timer: whatever ends the request, it is counted once."""
-    timer = RequestTimer(context.metrics)
-    status, gone_s = INTERNAL_SERVER_ERROR, None
-    streaming = False
-    headers = {"x-request-id": f"transcript-{uuid.uuid4().hex}"}
-    try:
-        headers["x-request-id"] = own_request_id(request) or headers["x-request-id"]
-        call = await _read_call(request, context, headers["x-request-id"], translate)
+    async def serve(timer: RequestTimer, headers: Headers) -> Response:
+        call = await _read_call(request, context, headers[REQUEST_ID], translate)
         require_serving(context.pipeline)
         if call.stream:
-            streaming = True
             return EventStream(_frames(call, context, timer), headers, timer.end)
         work = _collect(call, context, timer, headers)
-        reply = await while_connected(work, request.receive)
-        status = 200
-        return reply
-    except ClientGoneError as gone:
-        status, gone_s = CLIENT_CLOSED_REQUEST, gone.noticed_s
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    except OmniError as error:
-        status = error.status
-        refusal = error_response(error)
-        refusal.headers.update(headers)
-        return refusal
-    finally:
-        if not streaming:
-            timer.end(status, gone_s)
+        return await while_connected(work, request.receive)
+
+    return await answered(request, context, f"transcript-{uuid.uuid4().hex}", serve)
 
 
 async def _read_call(
