@@ -18,6 +18,7 @@ from omni_core.engine.base import SGLANG, EngineRequest, EngineStats, Segment, S
 from omni_core.engine.common.active import ActiveSequence
 from omni_core.engine.common.admission import check_request
 from omni_core.engine.common.inference import inference
+from omni_core.engine.common.learn import learn
 from omni_core.engine.common.tokens import Draw, TokenSampler
 from omni_core.engine.common.transfer import HostCopy, upload
 from omni_core.engine.sglang_engine.config import SPARE_PAGES, SglangEngineConfig, pages_for
@@ -243,24 +244,11 @@ class SglangEngine:
         return outputs
 
     def _learn(self, flight: _Flight, draw: Draw) -> list[StepOutput]:
-        tokens, logprobs = draw.wait()
-        going, seqs, hidden = flight.rows.sampled, flight.rows.seqs, flight.hidden
-        if self._looks_ahead and not all(active in self._residents for active in going):
-            places = [i for i, active in enumerate(going) if active in self._residents]
-            going, tokens = [going[i] for i in places], [tokens[i] for i in places]
-            logprobs = {new: logprobs[i] for new, i in enumerate(places) if i in logprobs}
-            seqs, hidden = [seqs[i] for i in places], hidden[upload(places, hidden.device)]
-        if not going:
-            return []
-        self._tokens += len(going)
-        outputs = [active.take(token) for active, token in zip(going, tokens, strict=True)]
-        finished = [output.finish_reason is not None for output in outputs]
-        made = self._runner.collect(seqs, hidden, finished)
-        for output, data in zip(outputs, made, strict=True):
-            output.data = data
-        for place, found in logprobs.items():
-            outputs[place].logprobs = found
-        for seq in compress(seqs, finished):
-            self._residents.end(seq.request_id)
-            self._rows = NOTHING
+        rows, is_here = flight.rows, self._residents.__contains__ if self._looks_ahead else None
+        outputs = learn(draw, rows.sampled, rows.seqs, flight.hidden, self._runner.collect, is_here)
+        self._tokens += len(outputs)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._residents.end(output.request_id)
+                self._rows = NOTHING
         return outputs

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import compress
 from typing import Any
 
 import msgspec
@@ -27,12 +26,14 @@ from omni_core.engine.base import (
 )
 from omni_core.engine.common.admission import check_request
 from omni_core.engine.common.inference import inference
+from omni_core.engine.common.learn import learn
 from omni_core.engine.common.tokens import Draw, TokenSampler
-from omni_core.engine.common.transfer import HostCopy, StartCopy, upload
+from omni_core.engine.common.transfer import HostCopy, StartCopy
 from omni_core.engine.torch_engine.attention import StepAttention, attention, example
 from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.engine.torch_engine.kv import PAGE_SIZE, KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.engine.torch_engine.paged import PagedSequence
 from omni_core.engine.torch_engine.plan import StepPlan
 from omni_core.engine.torch_engine.planner import LOOKAHEAD_DECODES, Planner
 from omni_core.engine.torch_engine.residents import Residents
@@ -208,23 +209,16 @@ class TorchEngine:
         too often; nothing of that is kept."""
         if flight.draw is None:
             return []
-        tokens, logprobs = flight.draw.wait()
-        going, seqs, hidden = flight.plan.sampled, flight.plan.seqs, flight.hidden
-        if self._looks_ahead and any(active.kv is None for active in going):
-            places = [i for i, active in enumerate(going) if active.kv is not None]
-            going, tokens = [going[i] for i in places], [tokens[i] for i in places]
-            logprobs = {new: logprobs[i] for new, i in enumerate(places) if i in logprobs}
-            seqs, hidden = [seqs[i] for i in places], hidden[upload(places, hidden.device)]
-        if not going:
-            return []
-        self._tokens += len(going)
-        outputs = [active.take(token) for active, token in zip(going, tokens, strict=True)]
-        finished = [output.finish_reason is not None for output in outputs]
-        made = self._runner.collect(seqs, hidden, finished)
-        for output, data in zip(outputs, made, strict=True):
-            output.data = data
-        for place, found in logprobs.items():
-            outputs[place].logprobs = found
-        for seq in compress(seqs, finished):
-            self._residents.end(seq.request_id)
+        plan, is_here = flight.plan, _is_here if self._looks_ahead else None
+        outputs = learn(
+            flight.draw, plan.sampled, plan.seqs, flight.hidden, self._runner.collect, is_here
+        )
+        self._tokens += len(outputs)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._residents.end(output.request_id)
         return outputs
+
+
+def _is_here(active: PagedSequence) -> bool:
+    return active.kv is not None
