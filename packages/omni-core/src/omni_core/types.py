@@ -258,8 +258,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call"):
     name: str | None = None
     """In a call's first delta, and in no other."""
     arguments: str = ""
-    """A piece of the JSON text; all of a call's, joined, are an object, unless the reply ended for
-    its length."""
+    """A piece of the JSON text; all of a call's, joined, are an object, unless the reply was cut or
+    the model did not write one."""
 
 
 class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):
