@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 
 from omni_core.coordinator.aborts import Silent
@@ -60,6 +61,7 @@ def default_script(request: Request) -> list[Step]:
     text = [TextDelta(text=t, token_ids=(i,)) for i, t in enumerate(["Hé", "llo", " there"])]
     if "audio" not in request.params.modalities:
         return [*text, finished]
+    finished = replace(finished, audio_finish_reason="stop")
     return [text[0], sound(0, 480), text[1], sound(480, 31), text[2], sound(511, 960), finished]
 
 

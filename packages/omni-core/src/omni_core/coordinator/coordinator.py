@@ -12,16 +12,15 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
+from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
 from omni_core.coordinator.fleet import Fleet
-from omni_core.coordinator.mailbox import Mailbox
-from omni_core.coordinator.timers import CallLater, Timer, on_loop
+from omni_core.coordinator.timers import CallLater, on_loop
 from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
     DeadlineError,
@@ -47,51 +46,15 @@ from omni_core.messages import (
     ToStage,
 )
 from omni_core.specs import StageConfig
-from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
+from omni_core.types import Event, Modality, Request
 
 Send: TypeAlias = Callable[[str, ToStage], None]
 """(process, message): queue a message for a stage process."""
 
 CLIENT = "client"
 """The source of a request's first payload."""
-_NO_USAGE: Final = Usage()
 
 log = logging.getLogger("omni.coordinator")
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """One request that waits or is in the stages. It ends when every stage it visited has ended it,
-    or with an error."""
-
-    request_id: str
-    request: Request
-    needed: frozenset[str]
-    """The stages it can visit."""
-    visited: set[str]
-    unread: Unread[Active]
-    pins: dict[str, str] = field(default_factory=dict)
-    """{stage: process} of all it can visit; empty while it waits."""
-    deadline: Timer | None = None
-    events: Mailbox[Event | OmniError] = field(default_factory=Mailbox)
-    submitted_s: float = field(default_factory=time.monotonic)
-    done: set[str] = field(default_factory=set)
-    usage: Usage = field(default_factory=Usage)
-    finish_reason: FinishReason = "stop"
-    spans: list[StageSpan] = field(default_factory=list)
-    ended: bool = False
-
-    async def take(self) -> tuple[list[Event], OmniError | None]:
-        """What there is to tell the client now: events, and the error that ends them, if any. Waits
-        until there is something."""
-        events: list[Event] = []
-        news = await self.events.take()
-        self.unread.clear(self)
-        for item in news:
-            if isinstance(item, OmniError):
-                return events, item
-            events.append(item)
-        return events, None
 
 
 class Coordinator:
@@ -333,33 +296,10 @@ class Coordinator:
                 error = ProtocolError(f"{done.stage!r} ended what is none of its requests")
                 self._fail(active, error)
                 return
-            self._note_end(active, done)
+            active.note(done, self._stages[done.stage].terminal)
         if active.visited <= active.done:
             self._end(active)
-            active.events.put(
-                Finished(
-                    finish_reason=active.finish_reason,
-                    usage=active.usage,
-                    timeline=tuple(sorted(active.spans, key=lambda span: span.start_s)),
-                )
-            )
-
-    def _note_end(self, active: Active, done: Done) -> None:
-        active.done.add(done.stage)
-        active.visited.update(done.opened)
-        if done.usage != _NO_USAGE:
-            active.usage += done.usage
-        if done.finish_reason is not None and self._stages[done.stage].terminal == "text":
-            active.finish_reason = done.finish_reason
-        first = done.first_output_s
-        active.spans.append(
-            StageSpan(
-                stage=done.stage,
-                start_s=done.start_s - active.submitted_s,
-                first_output_s=None if first is None else first - active.submitted_s,
-                end_s=done.end_s - active.submitted_s,
-            )
-        )
+            active.events.put(active.finished())
 
     def _fail(self, active: Active, error: OmniError) -> None:
         if not active.ended:

@@ -15,8 +15,9 @@ from typing import Final, assert_never
 from omni_core.addresses import COORDINATOR, AddressBook, parse_tcp, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
+from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
