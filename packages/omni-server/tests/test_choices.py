@@ -106,6 +106,17 @@ async def test_choices_do_not_multiply_media_beyond_the_limit_of_a_body(
     assert "1024 bytes" in error["message"]
 
 
+async def test_media_of_all_choices_are_fetched_once(local: Any, pipeline: Any) -> None:
+    """Choices say that they have the same URL; another request with it is none of them."""
+    for n in (3, 2, 1):
+        assert (await local.chat(n=n, images=["http://h/i.png"])).status_code == 200
+    shared = [request.messages[0].content[0].shared for request in pipeline.requests]
+    assert shared[0] == shared[1] == shared[2]
+    assert shared[3] == shared[4]
+    assert [s and s.requests for s in shared] == [3, 3, 3, 2, 2, None]
+    assert shared[0].by != shared[3].by
+
+
 def test_every_field_of_the_openai_package_is_known() -> None:
     theirs = completion_create_params.CompletionCreateParamsBase.__annotations__
     assert set(theirs) | {"stream"} <= set(ChatBody.__struct_fields__)
