@@ -1,7 +1,8 @@
 """Video: bytes in, RGB frames at a steady rate and the sound track out.
 
-Knows demuxing order, presentation times, rotation and mirroring. Does not resize: that is a model's. Frames
-that are not kept are converted never, and decoded only where a kept frame depends on them.
+Knows demuxing order, presentation times, rotation and mirroring. Does not resize: that is a
+model's. Frames that are not kept are converted never, and decoded only where a kept frame depends
+on them.
 """
 
 from __future__ import annotations
