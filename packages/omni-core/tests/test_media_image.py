@@ -31,9 +31,7 @@ def decoded(data: bytes, limits: MediaLimits = LIMITS) -> npt.NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def png(
-    width: int, height: int, depth: int, color_type: int, rows: bytes, **more: bytes
-) -> bytes:
+def png(width: int, height: int, depth: int, color_type: int, rows: bytes, **more: bytes) -> bytes:
     """A PNG from raw scan lines, for formats Pillow does not write; `more` chunks before them."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:

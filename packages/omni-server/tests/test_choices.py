@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import Any
 
 import msgspec
@@ -65,6 +66,22 @@ async def test_each_choice_has_its_own_audio(local: Any) -> None:
     audio = [choice["message"]["audio"] for choice in reply["choices"]]
     assert audio[0]["id"] != audio[1]["id"]
     assert audio[0]["data"] == audio[1]["data"]
+
+
+async def test_each_choice_streams_its_own_audio(local: Any) -> None:
+    asked = {"n": 2, "modalities": ["text", "audio"], "stream": True}
+    frames = (await local.chat(**asked)).text.split("\n\n")[:-2]
+    ids: dict[int, list[str]] = {0: [], 1: []}
+    pcm = {0: b"", 1: b""}
+    for frame in frames:
+        [choice] = json.loads(frame.removeprefix("data: "))["choices"]
+        audio = choice["delta"].get("audio", {})
+        ids[choice["index"]] += [audio["id"]] if "id" in audio else []
+        pcm[choice["index"]] += base64.b64decode(audio.get("data", ""))
+    assert len(ids[0]) == len(ids[1]) == 1
+    assert ids[0] != ids[1]
+    assert pcm[0] == pcm[1]
+    assert len(pcm[0]) == 2 * (480 + 31 + 960)
 
 
 @pytest.mark.parametrize("stream", [False, True])
