@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from omni_core import devices
 from omni_core.config import (
@@ -90,6 +91,9 @@ class Pipeline:
         self.modalities: tuple[Modality, ...] = tuple(
             stage.terminal for stage in plan.stages if stage.terminal is not None
         )
+        [entry] = (stage for stage in plan.stages if stage.name == plan.entry)
+        self.entry_options: Mapping[str, Any] = entry.options
+        """What is set of the stage that requests enter, such as limits on media."""
         far = network.guests if network else ()
         self.edges: tuple[Edge, ...] = edges(plan.stages, plan.entry, far)
         self._plan = plan
