@@ -7,14 +7,15 @@ decided here.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
-NULL = msgspec.Raw(b"null")
-"""Of fields that are only compared, so that nothing is built from whatever they hold."""
+NULL: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+"""Of fields that are only compared, so that nothing is built from whatever they hold; not a plain
+default, which msgspec could not write into a JSON schema."""
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -52,9 +53,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class UrlObject(msgspec.Struct):
-    """`{"url": ...}`; other keys, such as `detail`, are hints nobody here needs."""
+    """`{"url": ...}`; other keys are ignored."""
 
     url: str
+
+
+class ImageUrl(UrlObject):
+    """A picture's URL; `detail` is a hint that `max_pixels` makes exact, and nobody here needs."""
+
+    detail: Literal["auto", "low", "high"] | None = None
 
 
 class TextContent(msgspec.Struct, tag_field="type", tag="text"):
@@ -91,7 +98,7 @@ class AudioUrlContent(msgspec.Struct, tag_field="type", tag="audio_url"):
 class ImageUrlContent(msgspec.Struct, tag_field="type", tag="image_url"):
     """An image part by URL."""
 
-    image_url: str | UrlObject
+    image_url: str | ImageUrl
 
 
 class VideoUrlContent(msgspec.Struct, tag_field="type", tag="video_url"):
