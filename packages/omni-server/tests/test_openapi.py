@@ -6,7 +6,6 @@ import json
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import (
     Annotated,
     Any,
@@ -33,8 +32,6 @@ from openai.types.chat.completion_create_params import (
 from typing_extensions import is_typeddict
 
 from omni_core.media import wav_bytes
-from omni_core.specs import Transcription
-from omni_core.types import Message
 from omni_server.guard import PROBES
 from omni_server.keys import KeyRing
 from omni_server.openapi import EVENTS, JSON, OPERATIONS
@@ -52,10 +49,6 @@ REQUESTS = [
 OF_REFUSED_TYPES = {"file", "custom"}
 """Fields of content parts, tools and calls whose `type` is refused by name."""
 WRAPPERS = (Annotated, Required, NotRequired)
-
-
-def ask(part, task):
-    return (Message(role="user", content=(part,)),)
 
 
 @pytest.fixture
@@ -209,9 +202,7 @@ async def test_real_answers_are_as_described(local, kit):
         fits((await local.chat(**body)).json(), answers.ErrorAnswer)
 
 
-async def test_real_transcriptions_are_as_described(local):
-    info = local.pipeline.info
-    local.pipeline.info = replace(info, transcription=Transcription(messages=ask), logprobs=True)
+async def test_real_transcriptions_are_as_described(able):
     tone = np.sin(np.arange(16_000, dtype=np.float32) * 0.1)
     path, files = "/v1/audio/transcriptions", {"file": wav_bytes(tone, 16_000)}
     described = OPERATIONS["post", path].answers
@@ -219,14 +210,14 @@ async def test_real_transcriptions_are_as_described(local):
         ({"include[]": "logprobs"}, answers.Transcription),
         ({"response_format": "verbose_json"}, answers.VerboseTranscription),
     ]:
-        fits((await local.http.post(path, data=asked, files=files)).json(), kind)
+        fits((await able.http.post(path, data=asked, files=files)).json(), kind)
         assert kind in described[JSON]
-    streamed = await local.http.post(path, data={"stream": "true"}, files=files)
+    streamed = await able.http.post(path, data={"stream": "true"}, files=files)
     assert len(events(streamed.text)) > 1
     for event in events(streamed.text):
         fits(event, described[EVENTS])
     for name in ("text", "srt", "vtt"):
-        response = await local.http.post(path, data={"response_format": name}, files=files)
+        response = await able.http.post(path, data={"response_format": name}, files=files)
         assert response.headers["content-type"].partition(";")[0] in described
 
 

@@ -28,7 +28,8 @@ PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 FramesPerSecond: TypeAlias = Annotated[float, Meta(gt=0)]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+"""Up to 31 years: a form can say "inf", which is more than clocks count."""
 ParticipantName: TypeAlias = Annotated[str, Meta(max_length=64)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
@@ -171,7 +172,7 @@ class ToolDefinition(msgspec.Struct, kw_only=True):
 class ToolReference(msgspec.Struct, kw_only=True):
     """One of `tools`, by its name."""
 
-    type: str = "function"
+    type: Literal["function"] = "function"
     function: FunctionReference
 
 
@@ -209,7 +210,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 class Prediction(msgspec.Struct, kw_only=True):
     """A guess at the reply, which servers may use to be faster and this one does not."""
 
-    type: str
+    type: Literal["content"]
     content: msgspec.Raw
 
 
@@ -264,7 +265,7 @@ class ChatBody(SamplingFields, kw_only=True):
     metadata: dict[str, str] | None = None
     prediction: Prediction | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    prompt_cache_retention: Literal["in-memory", "in_memory", "24h"] | None = None
 
     functions: msgspec.Raw = NULL
     function_call: msgspec.Raw = NULL
