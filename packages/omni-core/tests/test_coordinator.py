@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.active import Active
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.errors import (
     ErrorInfo,

@@ -86,6 +86,9 @@ class FakePipeline(Pipeline):
         self._runtime = None
         self._limits = AdmissionLimits(max_in_flight=3)
         self.log_levels: list[str] = []
+        self.model_path = "/nowhere"
+        self.updates: list[tuple[str, Any]] = []
+        self.update_fails: OmniError | None = None
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -126,6 +129,11 @@ class FakePipeline(Pipeline):
             dtype="float32", compile="off", stages={"thinker": place}, torch="2.13", cuda=None,
             sglang=None, cards=("Card",),
         )  # fmt: skip
+
+    async def update_weights(self, model_path: str, **how: Any) -> None:
+        if self.update_fails is not None:
+            raise self.update_fails
+        self.updates.append((model_path, how))
 
     def set_log_level(self, level: str) -> None:
         self.log_levels.append(level)

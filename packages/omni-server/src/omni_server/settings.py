@@ -6,6 +6,7 @@ Knows no pipeline and no environment: the command line builds it, tests build it
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from omni_core.media.limits import MediaLimits
 from omni_server.keys import KeyRing
@@ -37,5 +38,7 @@ class Settings:
     """Whether /metrics needs no key where `api_keys` are set."""
     cors_origins: tuple[str, ...] = ()
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
+    weights_dirs: tuple[Path, ...] = ()
+    """Where operators may load new weights from, besides the directory of the served model."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""

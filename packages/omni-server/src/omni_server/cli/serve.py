@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -55,6 +56,7 @@ from omni_server.cli.options import (
     ServedModelName,
     Variant,
     WatchdogTimeoutS,
+    WeightsDir,
 )
 from omni_server.cli.progress import Progress, progress_on
 from omni_server.door import Door
@@ -95,6 +97,7 @@ def serve(
     api_key: ApiKey = None,
     api_key_file: ApiKeyFile = None,
     admin_key_file: AdminKeyFile = None,
+    weights_dir: WeightsDir = None,
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
@@ -140,6 +143,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         admin_keys=security.admin_keys(server),
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
+        weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
         rate_limit=server["rate_limit"].value,
     )
 

@@ -59,7 +59,11 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     """`Engine.step`."""
 
 
-Entry: TypeAlias = Added | Fed | Aborted | Stepped
+class Forgotten(msgspec.Struct, frozen=True, tag=True):
+    """`Engine.forget_prefixes`."""
+
+
+Entry: TypeAlias = Added | Fed | Aborted | Stepped | Forgotten
 
 
 class Journal:
@@ -144,6 +148,11 @@ class LeadingEngine:
         self._journal.write(self._journal.encode(Aborted(request_id)))
         self._engine.abort(request_id)
 
+    def forget_prefixes(self) -> None:
+        """See `Engine`."""
+        self._journal.write(self._journal.encode(Forgotten()))
+        self._engine.forget_prefixes()
+
     def stats(self) -> EngineStats:
         """See `Engine`."""
         return self._engine.stats()
@@ -186,5 +195,7 @@ def follow(
                 case Stepped():
                     with contextlib.suppress(RequestFailedError):
                         engine.step()
+                case Forgotten():
+                    engine.forget_prefixes()
                 case _:
                     assert_never(entry)
