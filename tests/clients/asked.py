@@ -12,7 +12,7 @@ from omni_core.types import FloatArray
 
 MODEL = "tiny-omni"
 KEY, OTHER_KEY = "sk-clients", "sk-somebody-else"
-RATE_LIMIT = 600
+RATE_LIMIT = 300
 """Requests a minute of one key, which are as many at once."""
 REQUEST_DEADLINE_S = 120.0
 

@@ -93,8 +93,8 @@ def test_log_probabilities_streamed_equal_whole(client: OpenAI) -> None:
     whole = client.chat.completions.create(**asked)
     listed = whole.choices[0].logprobs
     assert listed is not None
-    assert listed.content is not None
-    assert len(listed.content) == len(listed.content[0].top_logprobs) * 6 == 12
+    assert listed.content
+    assert {len(token.top_logprobs) for token in listed.content} == {2}
     assert all(token.logprob <= 0 for token in listed.content)
     assert all(token.top_logprobs[0].logprob >= token.logprob - 1e-4 for token in listed.content)
     with client.chat.completions.stream(**asked) as stream:

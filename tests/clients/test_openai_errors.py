@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from asked import BRIEF, KEY, MODEL, OTHER_KEY, QUESTION, RATE_LIMIT, READING, recorded, tone
+from asked import BRIEF, MODEL, OTHER_KEY, QUESTION, RATE_LIMIT, READING, recorded, tone
 
 ENDLESS: dict[str, Any] = {
     "model": MODEL,
@@ -89,20 +90,24 @@ def test_a_key_of_no_operator(client: OpenAI) -> None:
         client.post("/../admin/pause", cast_to=object)
 
 
-def test_too_many_requests(served: str) -> None:
+def test_too_many_requests(client: OpenAI, served: str) -> None:
     """The other key's bucket is emptied; this one's is not."""
-    bearer = {"Authorization": f"Bearer {OTHER_KEY}"}
-    with httpx.Client(base_url=served, headers=bearer) as http:
-        for _ in range(2 * RATE_LIMIT):
-            if http.post("/v1/chat/completions", content=b"{}").status_code == 429:
-                break
-    with OpenAI(base_url=f"{served}/v1", api_key=OTHER_KEY, max_retries=0) as hasty:
-        with pytest.raises(openai.RateLimitError) as refused:
-            chat(hasty)
-        assert int(refused.value.response.headers["retry-after"]) >= 1
+
+    def ask(hasty: OpenAI) -> openai.APIStatusError:
+        with pytest.raises(openai.APIStatusError) as refused:
+            chat(hasty, temperature=-1)
+        return refused.value
+
+    with (
+        OpenAI(base_url=f"{served}/v1", api_key=OTHER_KEY, max_retries=0) as hasty,
+        ThreadPoolExecutor(8) as several,
+    ):
+        errors = list(several.map(ask, [hasty] * (RATE_LIMIT + RATE_LIMIT // 4)))
+        assert {type(error) for error in errors} == {openai.BadRequestError, openai.RateLimitError}
+        too_many = next(error for error in errors if isinstance(error, openai.RateLimitError))
+        assert int(too_many.response.headers["retry-after"]) >= 1
         assert chat(hasty.with_options(max_retries=3)).choices, "the SDK waits as it is told"
-    with OpenAI(base_url=f"{served}/v1", api_key=KEY, max_retries=0) as patient:
-        assert chat(patient).choices
+    assert chat(client).choices
 
 
 def test_a_text_that_is_too_long(client: OpenAI) -> None:
