@@ -509,7 +509,8 @@ async def test_a_paused_server_answers_nothing_new(desk):
         ('{"type": "input_audio_buffer.append", "audio": "' + "A" * (21 << 20) + '"}',
          "payload_too_large", "audio"),
         ('{"type": "output_audio_buffer.clear"}', "unsupported_event", None),
-        ('{"type": "response.create", "response": {"a": ' + "[" * 100_000, "invalid_json", None),
+        ('{"type": "response.create", "response": {"a": ' + "[" * 100_000, "invalid_value",
+         "response"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
