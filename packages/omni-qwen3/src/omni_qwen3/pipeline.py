@@ -29,6 +29,7 @@ MEDIA_OPTIONS = dict.fromkeys(
         "max_video_seconds",
         "max_frames",
         "max_video_pixels",
+        "decode_timeout_s",
         "request_max_bytes",
         "request_max_pixels",
         "request_max_audio_seconds",
