@@ -46,6 +46,7 @@ async def test_audio_reply_is_one_choice_with_transcript(local, kit, modalities)
     audio = choice["message"]["audio"]
     assert audio["transcript"] == "Héllo there"
     assert audio["expires_at"] > body["created"]
+    assert audio["finish_reason"] == "stop"
     with wave.open(io.BytesIO(base64.b64decode(audio["data"]))) as file:
         assert file.getframerate() == kit.RATE == audio["sample_rate"]
         assert file.getnframes() == 480 + 31 + 960

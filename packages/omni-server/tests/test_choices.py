@@ -61,6 +61,27 @@ async def test_choices_are_streamed_side_by_side(live: Any, pipeline: Any, kit: 
     assert sorted(ends) == [0, 1]
 
 
+async def test_the_choices_of_a_stream_begin_by_index(live: Any, pipeline: Any, kit: Any) -> None:
+    """openai-python adds them to a list as they come, whichever says something first."""
+
+    def script(request: Any) -> list[Any]:
+        if request.params.sampling.seed:
+            return numbered(request)
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, later.set)
+        return [later, *numbered(request)]
+
+    pipeline.script = script
+    async with live.openai.chat.completions.stream(
+        model=kit.MODEL, messages=kit.hello()["messages"], n=3, seed=0
+    ) as stream:
+        chunks = [event.chunk.choices[0] async for event in stream if event.type == "chunk"]
+        final = await stream.get_final_completion()
+    assert [chunk.index for chunk in chunks[:3]] == [0, 1, 2]
+    assert next(chunk.index for chunk in chunks if chunk.delta.content) != 0
+    assert [choice.message.content for choice in final.choices] == ["seed 0", "seed 1", "seed 2"]
+
+
 async def test_each_choice_has_its_own_audio(local: Any) -> None:
     reply = (await local.chat(n=2, modalities=["text", "audio"])).json()
     audio = [choice["message"]["audio"] for choice in reply["choices"]]

@@ -10,19 +10,21 @@ from io import BytesIO
 
 import av
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
 from omni_core.errors import ContextLengthError, OutOfMemoryError, StageDiedError
 from omni_core.media.encode import pcm16
 from omni_core.types import Finished, SamplingParams, Usage
+from omni_server.access import line_of
 from omni_server.audio import Base64Pieces
-from omni_server.settings import MIB
+from omni_server.settings import MIB, Settings
 
 PATH = "/v1/audio/speech"
 WITHIN_S = 1.0
 USAGE = Usage(prompt_tokens=6, audio_tokens=12)
-FINISHED = Finished(finish_reason="stop", usage=USAGE)
+FINISHED = Finished(finish_reason="stop", audio_finish_reason="stop", usage=USAGE)
 PIECES = [480, 31, 22_050, 1_470]
 FILES = {
     "mp3": ("audio/mpeg", (b"\xff\xf3", b"\xff\xfb"), 22_050),
@@ -115,7 +117,30 @@ async def test_events_add_up_to_the_file(local, fmt):
     else:
         assert joined == whole.content
     usage = {"input_tokens": 6, "output_tokens": 12, "total_tokens": 18}
-    assert done == {"type": "speech.audio.done", "usage": usage}
+    assert done == {"type": "speech.audio.done", "usage": usage, "finish_reason": "stop"}
+
+
+async def test_speech_that_reached_its_limit_is_told_apart(kit):
+    cut = msgspec.structs.replace(FINISHED, finish_reason="length", audio_finish_reason="length")
+    seen = []
+    pipeline = kit.FakePipeline(lambda request: [kit.sound(0, 480), cut])
+    live = kit.shortcut(pipeline, Settings(served_model_name=kit.MODEL), seen.append)
+    response = await speak(live, stream_format="sse")
+    done = json.loads(response.text.split("\n\n")[-3].removeprefix("data: "))
+    assert (done["type"], done["finish_reason"]) == ("speech.audio.done", "length")
+    await speak(live)
+    assert [line_of(record)["audio_finish_reason"] for record in seen] == ["length"] * 2
+    assert "omni_audio_cut_total 2.0" in (await live.http.get("/metrics")).text
+
+    audio = {"modalities": ["text", "audio"]}
+    cut = msgspec.structs.replace(cut, finish_reason="stop")
+    pipeline.script = lambda request: [*kit.default_script(request)[:-1], cut]
+    choice = (await live.chat(**audio)).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["audio"]["finish_reason"] == "length"
+    streamed = (await live.chat(**audio, audio={"format": "pcm16"}, stream=True)).text
+    assert streamed.count('"finish_reason":"length"') == 1
+    assert "omni_audio_cut_total 4.0" in (await live.http.get("/metrics")).text
 
 
 def test_pieces_of_bytes_decode_alone_and_joined():

@@ -104,7 +104,8 @@ async def test_audio_stream_has_one_id_and_adds_up_to_the_unstreamed(live, kit):
     assert all("content" not in d for d in deltas[1:])
     assert [i for i, a in enumerate(audio) if "id" in a] == [0]
     assert "".join(a.get("transcript", "") for a in audio) == "Héllo there"
-    assert set(audio[-1]) == {"expires_at"}
+    assert set(audio[-1]) == {"expires_at", "finish_reason"}
+    assert audio[-1]["finish_reason"] == "stop"
     assert not any("expires_at" in a for a in audio[:-1])
     pcm = b"".join(base64.b64decode(a["data"]) for a in audio if "data" in a)
     assert [a["sample_rate"] for a in audio if "sample_rate" in a] == [kit.RATE]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,6 +44,8 @@ class Settings:
     """Whether /metrics needs no key where `api_keys` are set."""
     cors_origins: tuple[str, ...] = ()
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
+    weights_dirs: tuple[Path, ...] = ()
+    """Where operators may load new weights from, besides the directory of the served model."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
 

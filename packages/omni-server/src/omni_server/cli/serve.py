@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -56,6 +57,7 @@ from omni_server.cli.options import (
     ServedModelName,
     Variant,
     WatchdogTimeoutS,
+    WeightsDir,
 )
 from omni_server.cli.progress import Progress, progress_on
 from omni_server.door import Door
@@ -96,6 +98,7 @@ def serve(
     api_key: ApiKey = None,
     api_key_file: ApiKeyFile = None,
     admin_key_file: AdminKeyFile = None,
+    weights_dir: WeightsDir = None,
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
@@ -142,6 +145,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         admin_keys=security.admin_keys(server),
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
+        weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
         rate_limit=server["rate_limit"].value,
     )
 
