@@ -358,7 +358,7 @@ def _heard(model: Transcription) -> bytes:
     low_s, high_s = model.min_segment_s, model.max_segment_s
     [segment] = split_at_pauses(samples, model.sample_rate, min_s=low_s, max_s=high_s)
     heard = samples[segment.start : segment.stop]
-    return float_wav(heard, model.sample_rate, model.min_clip_s)
+    return float_wav(heard, model.sample_rate)
 
 
 async def _deltas(pipeline: Pipeline, request: Request) -> int:

@@ -6,7 +6,7 @@ answer looks like is `reply`'s and `chunks`'.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
 
@@ -116,18 +116,20 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     """The reply as server-sent events; what the pipeline gives together is sent together."""
     writers = [ChunkWriter(call, ids, index) for index in range(len(call.requests))]
+    data = _sent(writer.open() for writer in writers)
     ended: dict[int, Finished] = {}
     with timer.generating(len(call.requests)):
         async with aclosing(_events(call, context.pipeline)) as batches:
             async for index, events in batches:
                 for event in events:
                     timer.saw(event)
-                if data := await _written(writers[index], events):
-                    yield data
+                data += await _written(writers[index], events)
                 if isinstance(event := events[-1], Finished):
                     ended[index] = event
-                    last = writers[index].close(event, context.transcripts.add)
-                    yield b"".join(map(sse, last))
+                    data += _sent(writers[index].close(event, context.transcripts.add))
+                if data:
+                    yield data
+                data = b""
     if len(ended) < len(writers):
         raise StageError("The pipeline ended a request without finishing it.")
     usages = [ended[index].usage for index in range(len(writers))]
@@ -139,9 +141,13 @@ async def _written(writer: ChunkWriter, events: list[Event]) -> bytes:
     """The chunks of some events; a client that read nothing for long may have minutes of audio."""
     samples = sum(event.samples.size for event in events if isinstance(event, AudioDelta))
     return await off_loop(
-        lambda: b"".join(sse(chunk) for event in events for chunk in writer.hear(event)),
+        lambda: _sent(chunk for event in events for chunk in writer.hear(event)),
         if_=samples > QUICK_SAMPLES,
     )
+
+
+def _sent(chunks: Iterable[Json]) -> bytes:
+    return b"".join(map(sse, chunks))
 
 
 def _events(call: ChatCall, pipeline: Pipeline) -> AsyncGenerator[tuple[int, list[Event]], None]:

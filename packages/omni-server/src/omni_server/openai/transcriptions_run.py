@@ -151,8 +151,7 @@ class _Asking:
             return
         model = self._call.model
         clip = await off_loop(
-            partial(float_wav, samples, model.sample_rate, model.min_clip_s),
-            if_=len(samples) > QUICK_SAMPLES,
+            partial(float_wav, samples, model.sample_rate), if_=len(samples) > QUICK_SAMPLES
         )
         while True:
             try:
