@@ -74,6 +74,15 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What several requests have in common."""
+
+    by: str
+    """A name of those requests that no others have."""
+    requests: int
+    """How many they are."""
+
+
 class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
     """One image, audio clip or video: its bytes, or a data:/http(s): URL to fetch them from."""
 
@@ -82,6 +91,8 @@ class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
     url: str | None = None
     param: str | None = None
     """What the caller's API calls this item, for errors; None is its place in the messages."""
+    shared: Shared | None = None
+    """Its URL is fetched once for all of these requests."""
 
 
 Part: TypeAlias = TextPart | MediaPart

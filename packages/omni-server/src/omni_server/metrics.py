@@ -64,6 +64,9 @@ class Metrics:
             "omni_requests_refused", "Requests refused", ["reason"], registry=self.registry
         )
         self.aborts = Counter("omni_aborts", "Requests aborted", ["reason"], registry=self.registry)
+        self.weight_updates = Counter(
+            "omni_weight_updates", "New weights asked for", ["outcome"], registry=self.registry
+        )
         self.client_gone = self._abort_time("client_gone", "Request to its client being gone")
         self.abort_sent = self._abort_time("sent", "Client gone to abort sent")
         self.abort_released = self._abort_time("released", "Abort sent to stage empty", "stage")
@@ -92,6 +95,10 @@ class Metrics:
     def refused(self, reason: str) -> None:
         """See `Observer.refused`."""
         self.refusals.labels(reason).inc()
+
+    def weights_updated(self, outcome: str) -> None:
+        """An operator asked for new weights, and this came of it."""
+        self.weight_updates.labels(outcome).inc()
 
     def aborted(self, reason: str) -> None:
         """See `Observer.aborted`."""

@@ -100,6 +100,8 @@ class Coordinator:
         request_id = f"{request.request_id or self._run}#{next(self._numbers)}"
         active = Active(request_id, request, needed, {self._entry}, self._unread)
         if warm_up:
+            if self._admission.held:
+                raise NotReadyError("new weights are being loaded; retry in a moment")
             self._active[request_id] = active
             self._start(active, warm_up=True)
         else:
@@ -169,6 +171,20 @@ class Coordinator:
     def fail_request(self, request_id: str, error: OmniError) -> None:
         """End one request with an error; ignored if it has ended."""
         if active := self._active.get(request_id):
+            self._fail(active, error)
+
+    def hold(self) -> None:
+        """Start no request until `go_on`; new ones wait in the queue."""
+        self._admission.held = True
+
+    def go_on(self) -> None:
+        """Start those whose turn it is again."""
+        self._admission.held = False
+        self._fill()
+
+    def end_running(self, error: OmniError) -> None:
+        """End what is in the stages with an error; those that wait go on waiting."""
+        for active in [active for active in self._active.values() if active.pins]:
             self._fail(active, error)
 
     def close(self, error: OmniError) -> None:

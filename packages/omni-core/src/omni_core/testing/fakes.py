@@ -224,6 +224,9 @@ class ScriptedEngine:
         self.aborted.append(request_id)
         self._forget(request_id)
 
+    def forget_prefixes(self) -> None:
+        """See `Engine`; there are none."""
+
     def stats(self) -> EngineStats:
         """See `Engine.stats`."""
         return EngineStats(

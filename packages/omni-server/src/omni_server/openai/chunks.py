@@ -38,14 +38,16 @@ class ChunkWriter:
         self._index = index
         self._pcm = PcmPieces()
         self._transcript: list[str] = []
-        self._has_begun = self._has_named_audio = self._has_sound = False
+        self._has_named_audio = self._has_sound = False
+
+    def open(self) -> Json:
+        """The chunk that begins the choice. Those of all choices come first, by index: clients add
+        up choices in a list, in the order in which they first hear of them."""
+        no_text = self._call.wants_audio or self._call.only_calls
+        return self._delta({"role": "assistant", "content": None if no_text else ""})
 
     def hear(self, event: Event) -> Iterator[Json]:
-        """The chunks that one event makes at once; the very first one opens the reply."""
-        if not self._has_begun:
-            self._has_begun = True
-            no_text = self._call.wants_audio or self._call.only_calls
-            yield self._delta({"role": "assistant", "content": None if no_text else ""})
+        """The chunks that one event makes at once."""
         match event:
             case TextDelta(text=text, channel="reasoning"):
                 if text:

@@ -67,7 +67,11 @@ class Logging(msgspec.Struct, frozen=True, tag=True):
     """The least, as Python's logging counts."""
 
 
-Entry: TypeAlias = Added | Fed | Aborted | Stepped | Logging
+class Forgotten(msgspec.Struct, frozen=True, tag=True):
+    """`Engine.forget_prefixes`."""
+
+
+Entry: TypeAlias = Added | Fed | Aborted | Stepped | Logging | Forgotten
 
 
 class Journal:
@@ -157,6 +161,11 @@ class LeadingEngine:
         self._tell(self._journal.encode(Aborted(request_id)))
         self._engine.abort(request_id)
 
+    def forget_prefixes(self) -> None:
+        """See `Engine`."""
+        self._tell(self._journal.encode(Forgotten()))
+        self._engine.forget_prefixes()
+
     def stats(self) -> EngineStats:
         """See `Engine`."""
         return self._engine.stats()
@@ -208,5 +217,7 @@ def follow(
                         engine.step()
                 case Logging(level):
                     logging.getLogger().setLevel(level)
+                case Forgotten():
+                    engine.forget_prefixes()
                 case _:
                     assert_never(entry)
