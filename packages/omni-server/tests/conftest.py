@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
@@ -71,6 +72,7 @@ def default_script(request: Request) -> list[Step]:
     text = [TextDelta(text=t, token_ids=(i,)) for i, t in enumerate(["Hé", "llo", " there"])]
     if "audio" not in request.params.modalities:
         return [*text, finished]
+    finished = msgspec.structs.replace(finished, audio_finish_reason="stop")
     return [text[0], sound(0, 480), text[1], sound(480, 31), text[2], sound(511, 960), finished]
 
 
@@ -97,6 +99,9 @@ class FakePipeline(Pipeline):
         self._runtime = None
         self._limits = AdmissionLimits(max_in_flight=3)
         self.log_levels: list[str] = []
+        self.model_path = "/nowhere"
+        self.updates: list[tuple[str, Any]] = []
+        self.update_fails: OmniError | None = None
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -137,6 +142,11 @@ class FakePipeline(Pipeline):
             dtype="float32", compile="off", stages={"thinker": place}, torch="2.13", cuda=None,
             sglang=None, cards=("Card",),
         )  # fmt: skip
+
+    async def update_weights(self, model_path: str, **how: Any) -> None:
+        if self.update_fails is not None:
+            raise self.update_fails
+        self.updates.append((model_path, how))
 
     def set_log_level(self, level: str) -> None:
         self.log_levels.append(level)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from omni_core.types import FinishReason, StageSpan
+from omni_core.types import AudioFinishReason, FinishReason, StageSpan
 
 
 class ErrorObject(Struct, kw_only=True):
@@ -82,6 +82,7 @@ class SpokenReply(Struct, kw_only=True):
     transcript: str
     expires_at: int
     sample_rate: int
+    finish_reason: AudioFinishReason
 
 
 class CallOfFunction(Struct, kw_only=True):
@@ -140,6 +141,7 @@ class SpokenDelta(Struct, kw_only=True):
     transcript: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET
     sample_rate: int | UnsetType = UNSET
+    finish_reason: AudioFinishReason | UnsetType = UNSET
 
 
 class CallDeltaOfFunction(Struct, kw_only=True):
@@ -208,6 +210,7 @@ class SpeechDone(Struct, tag_field="type", tag="speech.audio.done", kw_only=True
     """The end of the speech."""
 
     usage: SpeechUsage
+    finish_reason: AudioFinishReason
 
 
 SpeechEvent: TypeAlias = SpeechDelta | SpeechDone
@@ -334,6 +337,14 @@ class DoorAnswer(Struct, kw_only=True):
     inside: int
     running: int
     queued: int
+
+
+class WeightsLoaded(Struct, kw_only=True):
+    """What is served now, and how long it took to load."""
+
+    checkpoint: str
+    revision: str | None
+    seconds: float
 
 
 class Liveness(Struct, kw_only=True):
