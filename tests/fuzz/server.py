@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ ANSWER_S: Final = 60
 """An answer that takes longer hangs."""
 MOST_GROWTH_MIB: Final = 256
 """Of a process, from after the first requests to the end: caches of allocators and of prefixes."""
+LEAST_SERVED: Final = 10
 QUIET_S: Final = 30.0
 TINY_REPLIES: Final = {"max_new_tokens": 8, "talker_max_new_tokens": 8}
 
@@ -79,11 +81,21 @@ def asked(target: Target, minutes: float, seed: int | None) -> Iterator[str]:
     hooks = {"SCHEMATHESIS_HOOKS": "hooks"}
     if subprocess.run(command, env={**os.environ, **hooks}, check=False).returncode:
         yield "schemathesis has findings, see above"
+    served = statuses(target)
+    sys.stdout.write(f"requests of the pipeline by status: {served}\n")
+    if served.get("200", 0) < LEAST_SERVED:
+        yield f"fewer than {LEAST_SERVED} requests were served: what is made up is too wild"
     for name, resident in holdings(target.pid).resident_bytes.items():
         growth_mib = (resident - before.get(name, 0)) / MIB
         sys.stdout.write(f"{name}: {resident / MIB:.0f} MiB, {growth_mib:+.0f}\n")
         if growth_mib > MOST_GROWTH_MIB:
             yield f"{name} grew by {growth_mib:.0f} MiB, more than {MOST_GROWTH_MIB}"
+
+
+def statuses(target: Target) -> dict[str, int]:
+    """How many requests of the pipeline ended with each status."""
+    found = re.findall(r'^omni_requests_total\{status="(\d+)"\} (\S+)', target.metrics(), re.M)
+    return {status: int(float(count)) for status, count in found}
 
 
 def left(target: Target) -> Iterator[str]:
