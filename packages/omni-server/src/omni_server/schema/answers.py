@@ -5,7 +5,7 @@ Knows shapes alone. A field of a type with `UnsetType` is not always there.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -367,38 +367,3 @@ class ModelList(Struct, kw_only=True):
 
     object: Literal["list"]
     data: list[Model]
-
-
-class Cancelled(Struct, kw_only=True):
-    """How many requests of this id were ended."""
-
-    id: str
-    object: Literal["request.cancelled"]
-    cancelled: int
-
-
-class DoorAnswer(Struct, kw_only=True):
-    """Whether requests are let in, and how many are inside."""
-
-    state: str
-    inside: int
-    running: int
-    queued: int
-
-
-class WeightsLoaded(Struct, kw_only=True):
-    """What is served now, and how long it took to load."""
-
-    checkpoint: str
-    revision: str | None
-    seconds: float
-
-
-class Liveness(Struct, kw_only=True):
-    """This process answers."""
-
-    status: Literal["live"]
-
-
-Account: TypeAlias = dict[str, Any]
-"""What an operator reads, whose fields follow what is served."""
