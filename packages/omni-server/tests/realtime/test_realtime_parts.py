@@ -36,7 +36,7 @@ def test_g711_is_that_of_ffmpeg(name: Any, codec: str, table: Any) -> None:
     assert np.array_equal(PcmDecoder(audio_format).push(codes), known)
     writer = encoder(audio_format, 8_000, 1.0)
     assert np.array_equal(table[np.frombuffer(writer.push(known / 32_768), np.uint8)], known)
-    every = np.arange(-32_768, 32_768)
+    every = np.arange(-32_768, 32_768, 7)
     coded = table[np.frombuffer(writer.push((every / 32_768).astype(np.float32)), np.uint8)]
     nearest = np.abs(every[:, None] - np.sort(known)[None].astype(int)).min(axis=1)
     assert np.abs(coded.astype(int) - every).max() <= nearest.max() + 2
