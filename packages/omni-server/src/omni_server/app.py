@@ -21,6 +21,7 @@ from omni_server.context import ServerContext
 from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
 from omni_server.openai import chat, models, requests, speech, transcriptions, voices
+from omni_server.playground import page
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
@@ -84,6 +85,8 @@ def api(context: ServerContext) -> FastAPI:
     app = FastAPI(title="Omni", version=metadata.version("omni-server"), lifespan=lifespan)
     for part in (health, version, models, chat, speech, voices, transcriptions, requests):
         app.include_router(part.router(context))
+    if context.settings.playground:
+        app.include_router(page.router())
     if context.settings.admin_keys:
         app.include_router(admin.router(context))
     errors.install(app)

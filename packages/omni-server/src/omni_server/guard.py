@@ -1,4 +1,4 @@
-"""Who may ask what: API keys before every route but the probes, the admin key before /admin/.
+"""Who may ask what: API keys before the API, the admin key before /admin/.
 
 Knows paths and keys. A WebSocket without a key is refused before it opens.
 """
@@ -14,6 +14,7 @@ from omni_core.errors import OmniError
 from omni_server.errors import error_response
 from omni_server.keys import ForbiddenError, UnauthorizedError, presented_key
 from omni_server.metrics import Metrics
+from omni_server.playground.page import is_page
 from omni_server.settings import Settings
 
 PROBES: Final = frozenset({"/live", "/health", "/ready"})
@@ -60,7 +61,9 @@ class Guard:
             raise _unauthorized(key, "an API key")
 
     def _is_open(self, path: str) -> bool:
-        return path in PROBES or (path == "/metrics" and self._settings.metrics_are_open)
+        settings = self._settings
+        is_open_metrics = path == "/metrics" and settings.metrics_are_open
+        return path in PROBES or is_open_metrics or (settings.playground and is_page(path))
 
 
 def _unauthorized(key: str | None, what: str) -> UnauthorizedError:

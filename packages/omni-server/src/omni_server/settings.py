@@ -39,3 +39,5 @@ class Settings:
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
+    playground: bool = True
+    """Whether there is a page to talk with the model, at /."""

@@ -95,6 +95,9 @@ CorsOrigin: TypeAlias = Annotated[
 RateLimit: TypeAlias = Annotated[
     int | None, typer.Option(help="Requests a minute for each client; no limit if not set.")
 ]
+Playground: TypeAlias = Annotated[
+    str | None, typer.Option(help="The page to talk with the model, at /: on (if not set) or off.")
+]
 AccessLog: TypeAlias = Annotated[
     str | None,
     typer.Option(help="File for one line of JSON a request, - for standard output."),

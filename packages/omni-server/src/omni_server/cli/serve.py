@@ -47,6 +47,7 @@ from omni_server.cli.options import (
     MaxQueue,
     MetricsAccess,
     ModelPath,
+    Playground,
     Port,
     RateLimit,
     Remote,
@@ -98,6 +99,7 @@ def serve(
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
+    playground: Playground = None,
     access_log: AccessLog = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
@@ -141,6 +143,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
         rate_limit=server["rate_limit"].value,
+        playground=server["playground"].value == "on",
     )
 
 
