@@ -39,6 +39,9 @@ class Metrics:
         self.in_flight = Gauge(
             "omni_requests_in_flight", "Requests being answered", registry=self.registry
         )
+        self.realtime_sessions = Gauge(
+            "omni_realtime_sessions", "Realtime sessions that are open", registry=self.registry
+        )
         self.responses = Counter(
             "omni_http_responses",
             "Responses of any route",

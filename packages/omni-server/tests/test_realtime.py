@@ -1,0 +1,82 @@
+"""WS /v1/realtime with openai's realtime client, over a real socket, on a scripted pipeline."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+from openai.types.realtime import RealtimeServerEvent
+
+EVENT = pydantic.TypeAdapter(RealtimeServerEvent)
+DONE = "response.done"
+
+
+class Talk:
+    """One session, and what the server said in it."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.said: list[dict[str, Any]] = []
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.connection.send({"type": kind, **fields})
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """Read until there is an event of that type; each is checked against openai's types."""
+        while True:
+            event = (await self.connection.recv()).to_dict()
+            EVENT.validate_python(event)
+            self.said.append(event)
+            if event["type"] == kind:
+                return event
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["type"] for event in self.said]
+
+    def joined(self, kind: str) -> str:
+        return "".join(event["delta"] for event in self.said if event["type"] == kind)
+
+
+def talking(live: Any, kit: Any, **query: Any) -> Any:
+    live.openai.websocket_base_url = live.url.replace("http", "ws") + "/v1"
+    return live.openai.realtime.connect(model=kit.MODEL, **query)
+
+
+def pcm(n: int, start: int = 0) -> np.ndarray:
+    return (np.arange(start, start + n) % 30_000 - 15_000).astype("<i2")
+
+
+def b64(samples: np.ndarray) -> str:
+    return base64.b64encode(samples.tobytes()).decode()
+
+
+async def test_text_in_and_text_out(live, kit):
+    async with talking(live, kit) as connection:
+        talk = Talk(connection)
+        session = (await talk.until("session.created"))["session"]
+        assert session["model"] == kit.MODEL
+        await talk.send("session.update", session={
+            "type": "realtime", "output_modalities": ["text"], "instructions": "Be brief.",
+        })  # fmt: skip
+        updated = (await talk.until("session.updated"))["session"]
+        assert updated["instructions"] == "Be brief."
+        await talk.send("conversation.item.create", item={
+            "type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}],
+        })  # fmt: skip
+        await talk.send("response.create")
+        done = (await talk.until(DONE))["response"]
+    assert done["status"] == "completed"
+    assert done["output"][0]["content"] == [{"type": "output_text", "text": "Héllo there"}]
+    assert done["usage"]["input_token_details"]["cached_tokens"] == 3
+    assert talk.joined("response.output_text.delta") == "Héllo there"
+    assert talk.kinds[2:] == [
+        "conversation.item.added", "conversation.item.done", "response.created",
+        "response.output_item.added", "conversation.item.added", "response.content_part.added",
+        *["response.output_text.delta"] * 3,
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        "conversation.item.done", DONE,
+    ]  # fmt: skip
