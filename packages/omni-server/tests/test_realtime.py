@@ -80,3 +80,42 @@ async def test_text_in_and_text_out(live, kit):
         "response.output_text.done", "response.content_part.done", "response.output_item.done",
         "conversation.item.done", DONE,
     ]  # fmt: skip
+
+
+async def test_a_manual_spoken_turn(live, kit):
+    sent = pcm(24_000)
+    async with talking(live, kit) as connection:
+        talk = Talk(connection)
+        await talk.until("session.created")
+        await talk.send("session.update", session={
+            "type": "realtime",
+            "audio": {"input": {"turn_detection": None}, "output": {"voice": "chelsie"}},
+        })  # fmt: skip
+        await talk.until("session.updated")
+        for start in range(0, len(sent), 1_000):
+            await talk.send("input_audio_buffer.append", audio=b64(sent[start : start + 1_000]))
+        await talk.send("input_audio_buffer.commit")
+        await talk.send("response.create")
+        done = (await talk.until(DONE))["response"]
+    [request] = live.pipeline.requests
+    assert request.params.modalities == ("text", "audio")
+    assert request.params.voice == "Chelsie"
+    [message] = request.messages
+    assert message.content[0].data[44:] == sent.tobytes()
+    assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "Héllo there"}]
+    assert talk.joined("response.output_audio_transcript.delta") == "Héllo there"
+    sound = b"".join(
+        base64.b64decode(e["delta"]) for e in talk.said if e["type"].endswith("audio.delta")
+    )
+    assert len(sound) / 2 == pytest.approx(1471 * 24_000 / kit.RATE, abs=2)
+    assert talk.kinds[2:5] == [
+        "input_audio_buffer.committed", "conversation.item.added", "conversation.item.done",
+    ]  # fmt: skip
+    assert talk.kinds[-7:] == [
+        "response.output_audio.done", "response.output_audio_transcript.done",
+        "response.content_part.done", "response.output_item.done", "conversation.item.done",
+        DONE,
+    ][-7:] or talk.kinds[-6:] == [
+        "response.output_audio.done", "response.output_audio_transcript.done",
+        "response.content_part.done", "response.output_item.done", "conversation.item.done", DONE,
+    ]  # fmt: skip

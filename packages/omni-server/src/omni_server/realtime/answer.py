@@ -75,7 +75,9 @@ class Answer:
             bytes_per_s=output.rate * _SAMPLE_BYTES[output.name],
         )
         self._encoder = encoder(
-            output, shared.pipeline.info.sample_rate or output.rate, asked.settings.audio.output.speed
+            output,
+            shared.pipeline.info.sample_rate or output.rate,
+            asked.settings.audio.output.speed,
         )
         shared.put({"type": "response.created", "response": self._json("in_progress")})
         self._task = asyncio.create_task(self._run())

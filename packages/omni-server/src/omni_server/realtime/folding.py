@@ -131,6 +131,4 @@ def _text(text: str) -> float:
 
 def _media_bytes(items: Sequence[Item]) -> int:
     contents = (one for item in items if isinstance(item, MessageItem) for one in item.content)
-    return sum(
-        len(one.media.data or b"") for one in contents if isinstance(one, Sound | Image)
-    )
+    return sum(len(one.media.data or b"") for one in contents if isinstance(one, Sound | Image))

@@ -86,7 +86,7 @@ class PcmDecoder:
 
 def to_float(samples: Pcm) -> FloatArray:
     """Full scale 1."""
-    return samples.astype(np.float32) / 32_768
+    return samples.astype(np.float32) / np.float32(32_768)
 
 
 def encoder(audio_format: AudioFormat, model_rate: int, speed: float) -> StreamEncoder:
@@ -118,7 +118,8 @@ def _to_u_law(pcm: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     magnitude = np.minimum(np.abs(pcm), _CLIP) + _BIAS
     exponent = np.log2(magnitude).astype(np.int32) - 7
     mantissa = (magnitude >> (exponent + 3)) & 0x0F
-    return (~(sign | (exponent << 4) | mantissa)).astype(np.uint8)
+    code: npt.NDArray[np.int32] = ~(sign | (exponent << 4) | mantissa)
+    return code.astype(np.uint8)
 
 
 def _to_a_law(pcm: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
@@ -127,7 +128,8 @@ def _to_a_law(pcm: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     magnitude = np.where(pcm < 0, ~pcm, pcm) >> 3
     exponent = np.maximum(np.log2(np.maximum(magnitude, 1)).astype(np.int32) - 4, 0)
     mantissa = (magnitude >> np.maximum(exponent, 1)) & 0x0F
-    return ((sign | (exponent << 4) | mantissa) ^ 0x55).astype(np.uint8)
+    code: npt.NDArray[np.int32] = (sign | (exponent << 4) | mantissa) ^ 0x55
+    return code.astype(np.uint8)
 
 
 def _u_law_table() -> Pcm:

@@ -112,9 +112,9 @@ class _MessageParser:
         match part.type, speaker:
             case ("input_text" | "text", "user" | "system") | ("output_text" | "text", "assistant"):
                 return Written(_given(part.text, f"{path}.text"))
-            case ("output_audio" | "audio"), "assistant":
+            case (("output_audio" | "audio"), "assistant"):
                 return Spoken(said=_given(part.transcript, f"{path}.transcript"), is_whole=True)
-            case ("input_audio" | "audio"), "user":
+            case (("input_audio" | "audio"), "user"):
                 return self._sound(part, path)
             case "input_image", "user":
                 return self._image(part, path)

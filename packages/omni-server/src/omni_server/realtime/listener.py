@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import soxr
 
+from omni_core.media.encode_stream import Resampler
 from omni_core.types import FloatArray
 from omni_server.realtime.formats import AudioFormat, Pcm, PcmDecoder, to_float
 from omni_server.realtime.input_buffer import InputBuffer
@@ -55,7 +55,11 @@ class Listener:
     """The input of one session. One task at a time pushes."""
 
     def __init__(
-        self, audio_format: AudioFormat, model: SpeechModel | None, executor: Executor, most_s: float
+        self,
+        audio_format: AudioFormat,
+        model: SpeechModel | None,
+        executor: Executor,
+        most_s: float,
     ) -> None:
         """`model` tells speech, in threads of `executor`; a turn lasts `most_s` at most."""
         self.format = audio_format
@@ -84,7 +88,7 @@ class Listener:
     def change_format(self, audio_format: AudioFormat) -> None:
         """Take sound of another kind; what was in the buffer goes."""
         self._before_ms = self.now_ms
-        settings = self._follower and self._follower.detector.settings
+        settings = None if self._follower is None else self._follower.detector.settings
         self.format, self._decoder = audio_format, PcmDecoder(audio_format)
         self._buffer, self._follower = InputBuffer(), None
         self.detect(settings)
@@ -163,9 +167,7 @@ class _Follower:
         self._window = WINDOW * rate // RATE
         """Samples of a window, at the rate of the sound."""
         # Cubic: a better filter would look ahead, and a turn be noticed later by as much.
-        self._resampler = (
-            None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, "float32", "QQ")
-        )
+        self._resampler = None if rate == RATE else Resampler(rate, RATE, quality="QQ")
         self._waiting: list[Pcm] = []
         self._taken = 0
         self._rest: FloatArray = np.zeros(0, np.float32)
@@ -189,7 +191,7 @@ class _Follower:
         samples = to_float(np.concatenate(self._waiting))
         self._waiting = []
         if self._resampler is not None:
-            samples = self._resampler.resample_chunk(samples)
+            samples = self._resampler.push(samples)
         sound = np.concatenate([self._rest, samples])
         whole = len(sound) - len(sound) % WINDOW
         self._rest = sound[whole:]

@@ -204,9 +204,7 @@ class _Message:
     def open(self, writer: ReplyWriter) -> None:
         if self._speaks:
             self.item.content.append(self.spoken)
-        writer.say(
-            "response.content_part.added", self.place, content_index=0, part=self._part()
-        )
+        writer.say("response.content_part.added", self.place, content_index=0, part=self._part())
 
     def add(self, writer: ReplyWriter, delta: str) -> None:
         self._text += delta

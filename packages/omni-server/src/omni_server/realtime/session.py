@@ -27,7 +27,7 @@ from omni_server.realtime.item_parser import parse_item
 from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import SessionSettings, SessionType, for_response, updated
+from omni_server.realtime.settings import SessionType, for_response, updated
 from omni_server.realtime.shared import Shared
 from omni_server.realtime.vad import SpeechModel
 
@@ -293,9 +293,7 @@ class Session:
                 self._scribe.write(item.id, index, content, asked)
 
     def _truncate(self, event: events.ItemTruncate) -> None:
-        self._shared.conversation.truncate(
-            event.item_id, event.content_index, event.audio_end_ms
-        )
+        self._shared.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
         self._put(
             {
                 "type": "conversation.item.truncated",
@@ -309,9 +307,7 @@ class Session:
 
     def _create_response(self, asked: Json | None) -> None:
         if self.settings.type == "transcription":
-            raise RequestError(
-                "A transcription session answers nothing.", code="unsupported_event"
-            )
+            raise RequestError("A transcription session answers nothing.", code="unsupported_event")
         changes = self._dialect.response(asked or {})
         settings = self._abilities.checked_response(for_response(self.settings, changes))
         self._answers.begin(

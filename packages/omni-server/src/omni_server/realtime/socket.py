@@ -140,12 +140,15 @@ class Sessions:
         context = self._context
         record = current.get()
         current.set(None)  # which each response would overwrite with its own end
-        limiter, keyed = context.limiter, bool(context.settings.api_keys)
+        limited: Limited | None = None
+        if context.limiter is not None:
+            client = limited_client(websocket, bool(context.settings.api_keys))
+            limited = Limited(limiter=context.limiter, client=client)
         shared = Shared(
             server=context,
             put=outbox.put,
             client=caller(websocket),
-            limited=limiter and Limited(limiter=limiter, client=limited_client(websocket, keyed)),
+            limited=limited,
             session_id=new_id("sess"),
             conversation_id=new_id("conv"),
             conversation=Conversation(),
