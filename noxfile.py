@@ -261,6 +261,33 @@ def spoken(session: nox.Session) -> None:
 
 
 @nox.session
+def playground(session: nox.Session) -> None:
+    """Talk, write and fail on the page in a headless Chromium; `-- DIR` keeps the screenshots.
+
+    Needs chromium, as Debian packages it.
+    """
+    if shutil.which("chromium") is None:
+        session.skip("there is no chromium here: apt-get install chromium")
+    tools = (*TEST_TOOLS, "hibari-tts==0.2.1", "playwright==1.65.2")
+    install(session, "omni-core", "omni-qwen3", "omni-server[realtime]", tools=tools)
+    place = Path(session.create_tmp())
+    said = {
+        "OMNI_SAID": "What is the capital of France, and how many people live there?",
+        "OMNI_INTERRUPTION": "Stop, please. Tell me about the weather instead.",
+    }
+    environment = ONE_THREAD | {"OMNI_SCREENSHOTS": str(place)}
+    for name, sentence in said.items():
+        environment[name] = str(place / f"{name}.wav")
+        session.run("hibari", sentence, "--seed", "0", "-o", environment[name])
+    session.run("pytest", "tests/playground", env=environment)
+    pictures = list(place.glob("*.png"))
+    for directory in session.posargs:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            shutil.copy(picture, directory)
+
+
+@nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))

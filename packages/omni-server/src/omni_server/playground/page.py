@@ -38,7 +38,6 @@ _POLICY: Final = {
 }
 HEADERS: Final = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",

@@ -23,10 +23,9 @@ const transcript = new Transcript(byId("transcript"), byId("conversation"), byId
 const waveform = new Waveform(byId("waveform"));
 const problem = new Problem(byId("problem"), byId("again"), byId("dismiss"), text);
 const attachments = new Attachments(byId("attachments"), (message) => problem.show(new Error(message)));
-const speaker = new Speaker(({ loudest, playing }) => {
-  if (voice) waveform.push("assistant", loudest);
-  voice?.played(playing);
-  if (!playing) show();
+const speaker = new Speaker(() => {
+  voice?.played();
+  show();
 });
 
 let model = null;
@@ -158,10 +157,10 @@ async function talk() {
   problem.clear();
   waveform.clear();
   const told = {
-    state: (name) => { if (byId("voice-state").textContent !== STATES[name]) byId("voice-state").textContent = STATES[name]; },
+    state: (name) => tellState(STATES[name]),
     problem: (error) => fail(error, null),
     level: (side, loudest) => waveform.push(side, loudest),
-    ended: (error) => hungUp(error),
+    ended: hungUp,
   };
   voice = new VoiceConversation({ model, history, speaker, transcript, told });
   mute(false);
@@ -172,6 +171,11 @@ async function talk() {
   } catch (error) {
     hungUp(error);
   }
+}
+
+/** Said once to who listens, not at every piece of sound. */
+function tellState(words) {
+  if (byId("voice-state").textContent !== words) byId("voice-state").textContent = words;
 }
 
 function hungUp(error) {

@@ -90,10 +90,11 @@ export class Speaker {
   #round = 0;
   #given = 0;
   #played = 0;
+  #loudest = 0;
 
-  constructor(onReport) {
-    /** Told {loudest, playing} while something is played, and once when all is. */
-    this.onReport = onReport;
+  constructor(onPlayed) {
+    /** Called when all there is has been played. */
+    this.onPlayed = onPlayed;
   }
 
   /** Make ready for samples at a rate; must come from a click or a key, or browsers stay silent. */
@@ -135,9 +136,17 @@ export class Speaker {
     return Math.max(0, Math.floor((this.#played / this.#rate - onItsWayS) * 1000));
   }
 
+  /** The loudest sample played since this was asked last. */
+  takeLevel() {
+    const loudest = this.#loudest;
+    this.#loudest = 0;
+    return loudest;
+  }
+
   #report({ played, loudest, round }) {
     if (round !== this.#round) return;
     this.#played = played;
-    this.onReport({ loudest, playing: this.playing });
+    this.#loudest = Math.max(this.#loudest, loudest);
+    if (!this.playing) this.onPlayed();
   }
 }

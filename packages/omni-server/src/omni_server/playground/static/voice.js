@@ -14,7 +14,12 @@ import { Microphone, RATE_HZ, microphoneRefusal } from "./sound.js";
 
 const PCM = { type: "audio/pcm", rate: RATE_HZ };
 const NOTHING_TO_CANCEL = "response_cancel_not_active";
-const UNUSUAL = { cancelled: "Interrupted", incomplete: "Cut short", failed: "Failed" };
+const TRANSCRIPTION = "session.audio.input.transcription";
+const UNUSUAL = {
+  cancelled: "Interrupted",
+  incomplete: "Cut short: max tokens reached.",
+  failed: "Failed",
+};
 
 /** What the conversation is doing, in words for the person. */
 export const STATES = {
@@ -48,6 +53,8 @@ export class VoiceConversation {
   #microphone = null;
   #reply = null;
   #watch = null;
+  #begun = false;
+  #problem = null; // why this end closes the connection
   #spoken = new Map(); // item id to its turn in the transcript
 
   /** `told` has state, problem, ended and level, each called as things happen. */
@@ -109,7 +116,9 @@ export class VoiceConversation {
   }
 
   #hear(samples) {
-    this.#told.level("user", this.#speaker.playing ? 0 : peak(samples));
+    if (this.#speaker.playing) this.#told.level("assistant", this.#speaker.takeLevel());
+    else this.#told.level("user", peak(samples));
+    if (!this.#begun) return;
     this.#connection?.send({ type: "input_audio_buffer.append", audio: toBase64(samples) });
   }
 
@@ -119,14 +128,14 @@ export class VoiceConversation {
     this.#microphone = null;
     this.#speaker.stop();
     if (this.#reply && !this.#reply.done) this.#reply.turn?.finish();
-    this.#told.ended(problem);
+    this.#told.ended(this.#problem ?? problem);
   }
 
   /** One event of the server; those that are not here change nothing for a person. */
   #on(event) {
     switch (event.type) {
-      case "session.created": return this.#configure();
-      case "session.updated": return this.#told.state("listening");
+      case "session.created": return this.#configure({ model: this.#model.id });
+      case "session.updated": return this.#begin();
       case "error": return this.#refused(event.error);
       case "input_audio_buffer.speech_started": return this.#speechStarted();
       case "input_audio_buffer.speech_stopped": return this.#speechStopped();
@@ -145,9 +154,9 @@ export class VoiceConversation {
     }
   }
 
-  #configure() {
+  #configure(transcription) {
     const { instructions, voice, sampling } = this.#options;
-    const { max_tokens: limit, ...others } = sampling;
+    const { max_tokens: limit, temperature } = sampling;
     this.#connection.send({
       type: "session.update",
       session: {
@@ -155,22 +164,43 @@ export class VoiceConversation {
         output_modalities: ["audio"],
         instructions,
         ...(limit && { max_output_tokens: limit }),
-        ...others,
+        ...(temperature !== undefined && { temperature }),
+        include_timeline: true,
         audio: {
           input: {
             format: PCM,
-            transcription: { model: this.#model.id },
+            transcription,
             turn_detection: { type: "server_vad" },
           },
           output: { format: PCM, ...(voice && { voice }) },
         },
       },
     });
-    for (const { role, content } of this.#history) this.#connection.send(textItem(role, words(content)));
   }
 
+  #begin() {
+    this.#begun = true;
+    for (const { role, content } of this.#history) {
+      if (words(content)) this.#connection.send(textItem(role, words(content)));
+    }
+    this.#told.state("listening");
+  }
+
+  /** Without its settings a conversation does not begin; without what the person said in writing
+   * it does. */
   #refused(error) {
-    if (error.code !== NOTHING_TO_CANCEL) this.#told.problem(new ServerError(error.message));
+    if (error.code === NOTHING_TO_CANCEL) return;
+    if (!this.#begun && error.param?.startsWith(TRANSCRIPTION)) {
+      this.#configure(null);
+      return;
+    }
+    if (this.#begun) this.#told.problem(new ServerError(error.message));
+    else this.#fail(new ServerError(error.message));
+  }
+
+  #fail(problem) {
+    this.#problem = problem;
+    this.stop();
   }
 
   #speechStarted() {
@@ -238,18 +268,20 @@ export class VoiceConversation {
 
   #replied({ status, status_details: details, usage, timeline }) {
     const reply = this.#reply;
+    const { turn } = reply;
+    const tokens = usage?.output_token_details;
     reply.done = true;
-    const { text_tokens: text, audio_tokens: audio } = usage?.output_token_details ?? {};
-    if (status in UNUSUAL) reply.turn.note([UNUSUAL[status], details?.reason].filter(Boolean).join(": "));
-    reply.turn.finish(reply.watch.measures(usage ? [text, audio] : null), timeline);
-    if (reply.turn.text) this.#history.push({ role: "assistant", content: reply.turn.text });
-    if (status === "failed") this.#refused(details?.error ?? { message: "The reply failed." });
+    if (status in UNUSUAL) turn.note(UNUSUAL[status]);
+    turn.finish(reply.watch.measures(tokens && [tokens.text_tokens, tokens.audio_tokens]), timeline);
+    if (turn.text) this.#history.push({ role: "assistant", content: turn.text });
+    else if (status === "cancelled") turn.item.remove();
+    if (status === "failed") this.#refused(details.error);
     if (!this.#speaker.playing && !reply.silenced) this.#told.state("listening");
   }
 
-  /** The loudspeaker has played some; `playing` is whether there is more. */
-  played(playing) {
-    if (!playing && this.#reply?.done && !this.#reply.silenced) this.#told.state("listening");
+  /** The loudspeaker has played all it had. */
+  played() {
+    if (this.#reply?.done && !this.#reply.silenced) this.#told.state("listening");
   }
 }
 
