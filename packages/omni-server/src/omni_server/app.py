@@ -21,6 +21,7 @@ from omni_server.context import ServerContext
 from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
 from omni_server.openai import chat, models, requests, speech, transcriptions, voices
+from omni_server.openapi import DocumentedApi
 from omni_server.playground import page
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.realtime import socket
@@ -84,7 +85,12 @@ def api(context: ServerContext) -> FastAPI:
         context.decoders.shutdown(wait=False, cancel_futures=True)
         context.speech.close()
 
-    app = FastAPI(title="Omni", version=metadata.version("omni-server"), lifespan=lifespan)
+    app = DocumentedApi(
+        context.settings,
+        title="Omni",
+        version=metadata.version("omni-server"),
+        lifespan=lifespan,
+    )
     for part in (health, version, models, chat, speech, voices, transcriptions, requests, socket):
         app.include_router(part.router(context))
     if context.settings.playground:

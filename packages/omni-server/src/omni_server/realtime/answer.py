@@ -180,8 +180,8 @@ class Answer:
             details = {"type": "cancelled", "reason": self._reason or "client_cancelled"}
         elif (failure := task.exception()) is not None:
             status, details, whole = "failed", _failed(failure), False
-        elif task.result().finish_reason == "length":
-            status = "incomplete"
+        elif "length" in (task.result().finish_reason, task.result().audio_finish_reason):
+            status, whole = "incomplete", task.result().audio_finish_reason != "length"
             details = {"type": "incomplete", "reason": "max_output_tokens"}
         self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
         self._shared.put({"type": "response.done", "response": self._json(status, details)})

@@ -154,7 +154,7 @@ def _clips(sound: Sound, model: Transcription) -> list[MediaPart | None]:
     """The turn in clips that are not too long, cut at pauses; None for one that is silent."""
     samples, rate = sound.samples, sound.rate
     if sound.duration_s <= model.max_segment_s:
-        return [_clip(samples, rate, model)]
+        return [_clip(samples, rate)]
     segments = split_at_pauses(
         to_float(samples),
         rate,
@@ -162,15 +162,13 @@ def _clips(sound: Sound, model: Transcription) -> list[MediaPart | None]:
         max_s=model.max_segment_s,
         min_pause_s=_MIN_PAUSE_S,
     )
-    return [_clip(samples[one.start : one.stop], rate, model) for one in segments]
+    return [_clip(samples[one.start : one.stop], rate) for one in segments]
 
 
-def _clip(samples: Pcm, rate: int, model: Transcription) -> MediaPart | None:
+def _clip(samples: Pcm, rate: int) -> MediaPart | None:
     if np.abs(samples.astype(np.int32)).max(initial=0) <= _INAUDIBLE:
         return None
-    missing = max(0, round(model.min_clip_s * rate) - len(samples))
-    padded = np.pad(samples, (0, missing)) if missing else samples
-    return MediaPart(kind="audio", data=wav_bytes(padded, rate))
+    return MediaPart(kind="audio", data=wav_bytes(samples, rate))
 
 
 def _error(error: OmniError) -> Json:

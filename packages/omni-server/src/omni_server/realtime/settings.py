@@ -22,7 +22,7 @@ Speed: TypeAlias = Annotated[float, Meta(ge=0.25, le=1.5)]
 Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 MostTokens: TypeAlias = Tokens | Literal["inf"]
 Pause: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
-IdleTime: TypeAlias = Annotated[int, Meta(ge=1_000, le=600_000)]
+IdleTime: TypeAlias = Annotated[int, Meta(ge=100, le=600_000)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 
 _NULL_IS_A_VALUE: Final = frozenset(

@@ -187,7 +187,6 @@ function hungUp(error) {
 }
 
 function mute(muted) {
-  byId("mute").setAttribute("aria-pressed", String(muted));
   byId("mute").textContent = muted ? "Unmute" : "Mute";
 }
 

@@ -73,7 +73,7 @@ class Turn {
   }
 
   say(text) {
-    this.words.append(text);
+    this.words.append(this.text ? text : text.trimStart());
     this.onGrown();
   }
 
