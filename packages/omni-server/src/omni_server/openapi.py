@@ -26,6 +26,7 @@ from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
 from omni_server.settings import Settings
+from omni_server.weights import WeightsBody
 
 Json: TypeAlias = dict[str, Any]
 JSON: Final = "application/json"
@@ -111,6 +112,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("get", "/admin/log-level"): Operation(answers={JSON: LogLevelBody}),
     ("put", "/admin/log-level"): Operation(body=(JSON, LogLevelBody), answers={JSON: LogLevelBody}),
     ("post", "/admin/profile"): Operation(body=(JSON, ProfileBody), answers={TEXT: RAW}),
+    ("post", "/admin/weights"): Operation(
+        body=(JSON, WeightsBody), answers={JSON: answers.WeightsLoaded}
+    ),
 }
 """Every route of the server."""
 

@@ -82,7 +82,7 @@ class SpokenReply(Struct, kw_only=True):
     transcript: str
     expires_at: int
     sample_rate: int
-    finish_reason: AudioFinishReason | None
+    finish_reason: AudioFinishReason
 
 
 class CallOfFunction(Struct, kw_only=True):
@@ -140,8 +140,8 @@ class SpokenDelta(Struct, kw_only=True):
     data: str | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET
-    finish_reason: AudioFinishReason | UnsetType | None = UNSET
     sample_rate: int | UnsetType = UNSET
+    finish_reason: AudioFinishReason | UnsetType = UNSET
 
 
 class CallDeltaOfFunction(Struct, kw_only=True):
@@ -246,7 +246,7 @@ class SpeechDone(Struct, tag_field="type", tag="speech.audio.done", kw_only=True
     """The end of the speech; "length" if it is not the whole text."""
 
     usage: SpeechUsage
-    finish_reason: AudioFinishReason | None
+    finish_reason: AudioFinishReason
 
 
 SpeechEvent: TypeAlias = SpeechDelta | SpeechDone
@@ -384,6 +384,14 @@ class DoorAnswer(Struct, kw_only=True):
     inside: int
     running: int
     queued: int
+
+
+class WeightsLoaded(Struct, kw_only=True):
+    """What is served now, and how long it took to load."""
+
+    checkpoint: str
+    revision: str | None
+    seconds: float
 
 
 class Liveness(Struct, kw_only=True):
