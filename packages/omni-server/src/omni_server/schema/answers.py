@@ -336,14 +336,6 @@ class VoiceList(Struct, kw_only=True):
     default_voice: str | None
 
 
-class AudioFormats(Struct, kw_only=True):
-    """What replies may be spoken in."""
-
-    chat: list[str]
-    chat_stream: list[str]
-    speech: list[str]
-
-
 class Model(Struct, kw_only=True):
     """The served model and what it can do; without speech it has no rate and no voices."""
 
@@ -357,7 +349,7 @@ class Model(Struct, kw_only=True):
     voices: list[str]
     default_voice: str | None
     sample_rate: int | None
-    audio_formats: AudioFormats
+    audio_formats: dict[str, list[str]]
     capabilities: dict[str, bool]
     supported_endpoints: list[str]
 
