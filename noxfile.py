@@ -37,7 +37,7 @@ NEEDS = {
     "omni-server": ("omni-core",),
 }
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-core": "[grammar,hub,media,testing,torch]"}
+EXTRAS = {"omni-core": "[grammar,hub,media,testing,torch]", "omni-server": "[realtime]"}
 #: The same where no torch can be had; a package that is not here does nothing without one.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
 IMPORTS_TORCH = re.compile(
@@ -101,7 +101,8 @@ def tests(session: nox.Session) -> None:
     The latter start servers that use all cores.
     """
     references = [tool for tools in REFERENCES.values() for tool in tools]
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "pytest-xdist", *references))
+    packages = [name + EXTRAS[name] if name == "omni-server" else name for name in NEEDS]
+    install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", *references))
     shown = "--durations=25"
     if session.posargs:
         session.run("pytest", shown, *session.posargs, env=ONE_THREAD)
