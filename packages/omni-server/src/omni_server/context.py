@@ -19,6 +19,7 @@ from omni_server.realtime.vad import Detection
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
+RELEASE = version("omni-server")
 DECODING_THREADS = 2
 """Uploads that are decoded at a time; more would leave no processor to what runs."""
 
@@ -44,4 +45,4 @@ class ServerContext:
     @property
     def fingerprint(self) -> str:
         """`system_fingerprint`: same release, pipeline and variant, same string."""
-        return f"omni-{version('omni-server')}-{self.pipeline.name}-{self.pipeline.variant}"
+        return f"omni-{RELEASE}-{self.pipeline.name}-{self.pipeline.variant}"
