@@ -99,16 +99,19 @@ export class Speaker {
 
   /** Make ready for samples at a rate; must come from a click or a key, or browsers stay silent. */
   async open(rate) {
-    if (this.#rate === rate) return this.#context.resume();
+    if (this.#rate === rate) {
+      this.#context.resume();
+      return;
+    }
     await this.#context?.close();
     this.#rate = rate;
     this.#context = new AudioContext({ sampleRate: rate });
+    this.#context.resume(); // without an end where there is no loudspeaker: nobody waits for it
     await this.#context.audioWorklet.addModule(WORKLETS);
     this.#node = new AudioWorkletNode(this.#context, "omni-speaker", { numberOfInputs: 0 });
     this.#node.connect(this.#context.destination);
     this.#node.port.onmessage = ({ data }) => this.#report(data);
     this.stop();
-    return this.#context.resume();
   }
 
   play(samples) {
