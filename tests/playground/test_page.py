@@ -192,7 +192,7 @@ def test_two_spoken_turns_and_an_interruption(opened: OpenPage, picture_of: Keep
     appended = [e for e in sent if e["type"] == "input_audio_buffer.append"]
     assert {len(event["audio"]) for event in appended} == {2560}  # 40 ms at 24 kHz
 
-    panel.get_by_role("button", name="End").click()
+    panel.get_by_role("button", name="End", exact=True).click()
     expect(panel).to_be_hidden()
     expect(page.get_by_role("button", name="Talk")).to_be_focused()
     expect(page.get_by_role("alert")).to_be_hidden()
@@ -237,6 +237,47 @@ def test_written_words_and_buttons_in_a_spoken_conversation(
     assert items[0]["content"] == [{"type": "input_text", "text": "Before we talk"}]
     assert items[2]["content"] == [{"type": "input_text", "text": "In writing"}]
     assert "response.cancel" in [event["type"] for event in sent]
+
+
+def test_who_thinks_better_of_talking_leaves_nothing_open(opened: OpenPage) -> None:
+    tracks = """() => {
+      window.tracks = [];
+      const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = async (wanted) => {
+        await new Promise((resolve) => { window.allow = resolve; });
+        const stream = await real(wanted);
+        window.tracks.push(...stream.getTracks());
+        return stream;
+      };
+    }"""
+    page = opened(microphone=True)
+    page.evaluate(tracks)
+    page.get_by_role("button", name="Talk").click()
+    expect(page.get_by_text("Connecting")).to_be_visible()
+    page.get_by_role("button", name="Mute").click()
+    page.get_by_role("button", name="End", exact=True).click()
+    page.evaluate("window.allow()")
+    page.wait_for_function("window.tracks.length && tracks.every((t) => t.readyState === 'ended')")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.get_by_role("button", name="Talk")).to_be_focused()
+
+
+def test_a_microphone_that_is_taken_away_ends_the_conversation(opened: OpenPage) -> None:
+    page = opened(microphone=True)
+    page.evaluate("""() => {
+      const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = async (wanted) => {
+        const stream = await real(wanted);
+        window.track = stream.getTracks()[0];
+        return stream;
+      };
+    }""")
+    page.get_by_role("button", name="Talk").click()
+    status = page.get_by_role("region", name="Voice conversation").get_by_role("status")
+    expect(status).to_have_text("Hearing you")
+    page.evaluate("window.track.onended(new Event('ended'))")
+    expect(page.get_by_role("alert")).to_have_text("The microphone is gone.")
+    expect(page.get_by_role("button", name="Talk")).to_be_enabled()
 
 
 def test_the_microphone_is_resampled_without_aliases(opened: OpenPage) -> None:

@@ -4,7 +4,7 @@
  * Knows OpenAI's chat format and Omni's extensions of it. Knows nothing of what is shown.
  */
 
-import { events, request } from "./api.js";
+import { ServerError, events, request } from "./api.js";
 import { fromBase64 } from "./pcm.js";
 
 /** The body that asks for the next turn. `options` are the form's: see `settings.js`. */
@@ -62,7 +62,7 @@ function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`${file.name} cannot be read.`));
+    reader.onerror = () => reject(new ServerError(`${file.name} cannot be read.`));
     reader.readAsDataURL(file);
   });
 }

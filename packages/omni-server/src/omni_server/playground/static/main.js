@@ -129,7 +129,8 @@ async function send(words, files) {
 function submit(event) {
   event.preventDefault();
   const words = text.value.trim();
-  if (!model || replying || !(words || attachments.files.length)) return;
+  if (!model || replying || (voice && !voice.ready)) return;
+  if (!(words || attachments.files.length)) return;
   if (voice) {
     if (words) voice.write(words);
   } else {
@@ -223,8 +224,7 @@ byId("interrupt").addEventListener("click", stop);
 byId("talk").addEventListener("click", talk);
 byId("hang-up").addEventListener("click", () => voice.stop());
 byId("mute").addEventListener("click", () => {
-  voice.muted = !voice.muted;
-  mute(voice.muted);
+  if (voice.ready) mute(voice.toggleMute());
 });
 byId("new").addEventListener("click", renew);
 byId("attach").addEventListener("click", () => byId("files").click());

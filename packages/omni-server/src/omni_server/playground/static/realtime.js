@@ -32,10 +32,12 @@ export function ending(code, reason) {
 
 export class Connection {
   #socket;
+  #onEnd;
   #opened = false;
 
   /** `onEvent` gets each event of the server; `onEnd` an error, or null if all is well. */
   constructor(model, onEvent, onEnd) {
+    this.#onEnd = onEnd;
     const url = address("v1/realtime");
     url.protocol = url.protocol.replace("http", "ws");
     url.searchParams.set("model", model);
@@ -53,8 +55,11 @@ export class Connection {
     if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(event));
   }
 
+  /** End it from this side, which does not wait for the other. */
   close() {
+    this.#socket.onmessage = this.#socket.onclose = null;
     this.#socket.close(BY_US);
+    this.#onEnd(null);
   }
 }
 

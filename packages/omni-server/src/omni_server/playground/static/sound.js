@@ -38,11 +38,15 @@ export function microphoneRefusal(error) {
   }
 }
 
-/** An open microphone: `onPiece` gets Float32Arrays of 40 ms at 24 kHz. */
+/**
+ * An open microphone: `onPiece` gets Float32Arrays of 40 ms at 24 kHz; `onLost` is called when there
+ * will be no more, because it was unplugged or taken back.
+ */
 export class Microphone {
-  static async open(onPiece) {
+  static async open(onPiece, onLost) {
     const wanted = { channelCount: 1, echoCancellation: true, noiseSuppression: true };
     const stream = await navigator.mediaDevices.getUserMedia({ audio: wanted });
+    stream.getAudioTracks()[0].onended = onLost;
     const context = new AudioContext(); // at its own rate: Firefox joins no others with a stream
     try {
       await context.audioWorklet.addModule(WORKLETS);

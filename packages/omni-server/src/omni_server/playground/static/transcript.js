@@ -23,6 +23,7 @@ export class Transcript {
   }
 
   clear() {
+    for (const { src } of this.list.querySelectorAll(".media > *")) URL.revokeObjectURL(src);
     this.list.replaceChildren();
     this.welcome.hidden = false;
   }

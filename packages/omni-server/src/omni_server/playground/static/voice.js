@@ -54,6 +54,7 @@ export class VoiceConversation {
   #reply = null;
   #watch = null;
   #begun = false;
+  #over = false;
   #problem = null; // why this end closes the connection
   #spoken = new Map(); // item id to its turn in the transcript
 
@@ -72,13 +73,24 @@ export class VoiceConversation {
     this.#told.state("connecting");
     await this.#speaker.open(RATE_HZ);
     this.#speaker.stop();
+    const lost = () => this.#fail(new ServerError("The microphone is gone."));
     try {
-      this.#microphone = await Microphone.open((samples) => this.#hear(samples));
+      this.#microphone = await Microphone.open((samples) => this.#hear(samples), lost);
     } catch (error) {
+      if (this.#over) return;
       throw new ServerError(microphoneRefusal(error));
+    }
+    if (this.#over) { // the person has thought better of it
+      this.#microphone.close();
+      return;
     }
     this.#connection = new Connection(
       this.#model.id, (event) => this.#on(event), (problem) => this.#ended(problem));
+  }
+
+  /** Whether both sides can speak now. */
+  get ready() {
+    return this.#begun && !this.#over;
   }
 
   /** Say something in writing. */
@@ -101,12 +113,10 @@ export class VoiceConversation {
     this.#told.state("listening");
   }
 
-  get muted() {
+  /** Let the microphone be heard again, or not; returns whether it is mute now. */
+  toggleMute() {
+    this.#microphone.muted = !this.#microphone.muted;
     return this.#microphone.muted;
-  }
-
-  set muted(muted) {
-    this.#microphone.muted = muted;
   }
 
   /** End the conversation. */
@@ -118,11 +128,12 @@ export class VoiceConversation {
   #hear(samples) {
     if (this.#speaker.playing) this.#told.level("assistant", this.#speaker.takeLevel());
     else this.#told.level("user", peak(samples));
-    if (!this.#begun) return;
-    this.#connection?.send({ type: "input_audio_buffer.append", audio: toBase64(samples) });
+    if (!this.ready) return;
+    this.#connection.send({ type: "input_audio_buffer.append", audio: toBase64(samples) });
   }
 
   #ended(problem) {
+    this.#over = true;
     this.#connection = null;
     this.#microphone?.close();
     this.#microphone = null;
