@@ -40,5 +40,7 @@ class Settings:
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
     weights_dirs: tuple[Path, ...] = ()
     """Where operators may load new weights from, besides the directory of the served model."""
+    profile_dir: Path | None = None
+    """Where recordings of torch's profiler are written; None for no recordings."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
