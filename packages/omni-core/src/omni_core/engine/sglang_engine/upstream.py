@@ -206,7 +206,8 @@ class InProcessScheduler(Scheduler):
 
     def forget_prefixes(self) -> None:
         """Empty the radix tree and the pools; between requests."""
-        if not self.flush_cache(empty_cache=False):
+        rest = self.plan(in_flight=False)  # takes those that ended out of the last batch
+        if rest is not None or not self.flush_cache(empty_cache=False):
             raise StageError("the prefix cache is in use and cannot be emptied")
 
     def init_ipc_channels(self, port_args: PortArgs) -> None:
