@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
@@ -26,11 +27,22 @@ from omni_core.pipeline import (
     Traced,
 )
 from omni_core.relay.transport import Transport
-from omni_core.specs import ModelInfo
-from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
+from omni_core.specs import ModelInfo, Transcription, TranscriptionTask
+from omni_core.types import (
+    AudioDelta,
+    Event,
+    Finished,
+    MediaPart,
+    Message,
+    Request,
+    StageSpan,
+    TextDelta,
+    Usage,
+)
 from omni_server.access import OnAccess, look_away
 from omni_server.app import create_app
 from omni_server.http import bind, http_server
+from omni_server.keys import KeyRing
 from omni_server.settings import Settings
 
 MODEL = "lab/parrot"
@@ -61,6 +73,7 @@ def default_script(request: Request) -> list[Step]:
     text = [TextDelta(text=t, token_ids=(i,)) for i, t in enumerate(["Hé", "llo", " there"])]
     if "audio" not in request.params.modalities:
         return [*text, finished]
+    finished = msgspec.structs.replace(finished, audio_finish_reason="stop")
     return [text[0], sound(0, 480), text[1], sound(480, 31), text[2], sound(511, 960), finished]
 
 
@@ -248,6 +261,45 @@ async def local(pipeline: FakePipeline) -> AsyncIterator[Live]:
 
 
 @pytest.fixture
+async def able(pipeline: FakePipeline) -> AsyncIterator[Live]:
+    """The application around a pipeline that can do everything, asked by its operator."""
+    pipeline.info = replace(
+        pipeline.info,
+        tools=True,
+        logprobs=True,
+        grammars=True,
+        transcription=Transcription(messages=only_the_recording),
+    )
+    settings = Settings(served_model_name=MODEL, admin_keys=KeyRing.of(["admin"]))
+    live = shortcut(pipeline, settings)
+    live.http.headers["authorization"] = "Bearer admin"
+    async with live.http:
+        yield live
+
+
+def only_the_recording(part: MediaPart, task: TranscriptionTask) -> tuple[Message, ...]:
+    """How a model is asked to write down speech, without a word."""
+    return (Message(role="user", content=(part,)),)
+
+
+def error_of(response: httpx.Response, *statuses: int) -> dict[str, Any]:
+    """The error object that must be the answer to a bad request."""
+    assert response.status_code in statuses, f"{response.status_code}: {response.text[:200]}"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    return dict(error)
+
+
+async def unharmed(live: Live) -> None:
+    """Nothing has reached the pipeline so far, and the next request is served."""
+    assert not live.pipeline.requests
+    assert not live.pipeline.log_levels
+    assert (await live.chat()).status_code == 200
+
+
+@pytest.fixture
 def kit() -> type[Kit]:
     """The helpers of this file, for test modules that cannot import it."""
     return Kit
@@ -265,3 +317,5 @@ class Kit:
     FakePipeline = FakePipeline
     serving = staticmethod(serving)
     shortcut = staticmethod(shortcut)
+    error_of = staticmethod(error_of)
+    unharmed = staticmethod(unharmed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import Any
 
 import msgspec
@@ -60,11 +61,48 @@ async def test_choices_are_streamed_side_by_side(live: Any, pipeline: Any, kit: 
     assert sorted(ends) == [0, 1]
 
 
+async def test_the_choices_of_a_stream_begin_by_index(live: Any, pipeline: Any, kit: Any) -> None:
+    """openai-python adds them to a list as they come, whichever says something first."""
+
+    def script(request: Any) -> list[Any]:
+        if request.params.sampling.seed:
+            return numbered(request)
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, later.set)
+        return [later, *numbered(request)]
+
+    pipeline.script = script
+    async with live.openai.chat.completions.stream(
+        model=kit.MODEL, messages=kit.hello()["messages"], n=3, seed=0
+    ) as stream:
+        chunks = [event.chunk.choices[0] async for event in stream if event.type == "chunk"]
+        final = await stream.get_final_completion()
+    assert [chunk.index for chunk in chunks[:3]] == [0, 1, 2]
+    assert next(chunk.index for chunk in chunks if chunk.delta.content) != 0
+    assert [choice.message.content for choice in final.choices] == ["seed 0", "seed 1", "seed 2"]
+
+
 async def test_each_choice_has_its_own_audio(local: Any) -> None:
     reply = (await local.chat(n=2, modalities=["text", "audio"])).json()
     audio = [choice["message"]["audio"] for choice in reply["choices"]]
     assert audio[0]["id"] != audio[1]["id"]
     assert audio[0]["data"] == audio[1]["data"]
+
+
+async def test_each_choice_streams_its_own_audio(local: Any) -> None:
+    asked = {"n": 2, "modalities": ["text", "audio"], "stream": True}
+    frames = (await local.chat(**asked)).text.split("\n\n")[:-2]
+    ids: dict[int, list[str]] = {0: [], 1: []}
+    pcm = {0: b"", 1: b""}
+    for frame in frames:
+        [choice] = json.loads(frame.removeprefix("data: "))["choices"]
+        audio = choice["delta"].get("audio", {})
+        ids[choice["index"]] += [audio["id"]] if "id" in audio else []
+        pcm[choice["index"]] += base64.b64decode(audio.get("data", ""))
+    assert len(ids[0]) == len(ids[1]) == 1
+    assert ids[0] != ids[1]
+    assert pcm[0] == pcm[1]
+    assert len(pcm[0]) == 2 * (480 + 31 + 960)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -104,6 +142,17 @@ async def test_choices_do_not_multiply_media_beyond_the_limit_of_a_body(
     error = await live.refused(400, messages=messages, n=5)
     assert error["param"] == "n"
     assert "1024 bytes" in error["message"]
+
+
+async def test_media_of_all_choices_are_fetched_once(local: Any, pipeline: Any) -> None:
+    """Choices say that they have the same URL; another request with it is none of them."""
+    for n in (3, 2, 1):
+        assert (await local.chat(n=n, images=["http://h/i.png"])).status_code == 200
+    shared = [request.messages[0].content[0].shared for request in pipeline.requests]
+    assert shared[0] == shared[1] == shared[2]
+    assert shared[3] == shared[4]
+    assert [s and s.requests for s in shared] == [3, 3, 3, 2, 2, None]
+    assert shared[0].by != shared[3].by
 
 
 def test_every_field_of_the_openai_package_is_known() -> None:

@@ -103,6 +103,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
     usage: Usage = Usage()
     finish_reason: FinishReason | None = None
     """Set by terminal stages."""
+    cut: Modality | None = None
+    """What the stage made no more of because of its length."""
     start_s: float
     first_output_s: float | None
     end_s: float

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from omni_core import devices
 from omni_core.config import (
@@ -96,6 +97,9 @@ class Pipeline:
         self.modalities: tuple[Modality, ...] = tuple(
             stage.terminal for stage in plan.stages if stage.terminal is not None
         )
+        [entry] = (stage for stage in plan.stages if stage.name == plan.entry)
+        self.entry_options: Mapping[str, Any] = entry.options
+        """What is set of the stage that requests enter, such as limits on media."""
         far = network.guests if network else ()
         self.edges: tuple[Edge, ...] = edges(plan.stages, plan.entry, far)
         self.model_path = plan.model_path

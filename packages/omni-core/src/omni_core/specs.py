@@ -157,8 +157,6 @@ class Transcription:
     the reply is the text of the clip, and nothing else."""
     sample_rate: int = 16_000
     """In Hz: what the model hears."""
-    min_clip_s: float = 0.1
-    """Shorter clips are padded with silence."""
     min_segment_s: float = 5.0
     max_segment_s: float = 30.0
     """Longer audio is cut at pauses, into segments of so many seconds."""

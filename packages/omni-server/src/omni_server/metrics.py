@@ -57,6 +57,9 @@ class Metrics:
         self.completion_tokens = Counter(
             "omni_completion_tokens", "Generated tokens", ["kind"], registry=self.registry
         )
+        self.audio_cut = Counter(
+            "omni_audio_cut", "Requests whose audio reached its limit", registry=self.registry
+        )
         self.refusals = Counter(
             "omni_requests_refused", "Requests refused", ["reason"], registry=self.registry
         )
@@ -82,6 +85,7 @@ class Metrics:
         self.prompt_tokens.inc(usage.prompt_tokens)
         self.completion_tokens.labels("text").inc(usage.text_tokens)
         self.completion_tokens.labels("audio").inc(usage.audio_tokens)
+        self.audio_cut.inc(event.audio_finish_reason == "length")
         for span in event.timeline:
             self.stage_time.labels(span.stage).observe(span.end_s - span.start_s)
         if event.timeline:
@@ -181,14 +185,16 @@ class RequestTimer:
                 self._audio = _heard(self._audio, elapsed_s)
             case Finished():
                 self._metrics.finished(event)
-                self._finished(event.usage)
+                self._finished(event)
             case _:
                 pass
 
-    def _finished(self, usage: Usage) -> None:
+    def _finished(self, event: Finished) -> None:
+        usage = event.usage
         self._usage = usage if self._usage is None else self._together(self._usage, usage)
         if self._record is not None:
             self._record.usage = self._usage
+            self._record.is_audio_cut |= event.audio_finish_reason == "length"
         self._unfinished -= 1
         if not self._unfinished:
             self._is_open = False

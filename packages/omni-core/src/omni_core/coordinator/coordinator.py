@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
@@ -46,14 +46,13 @@ from omni_core.messages import (
     ToStage,
 )
 from omni_core.specs import StageConfig
-from omni_core.types import Event, Finished, Modality, Request, StageSpan, Usage
+from omni_core.types import Event, Modality, Request
 
 Send: TypeAlias = Callable[[str, ToStage], None]
 """(process, message): queue a message for a stage process."""
 
 CLIENT = "client"
 """The source of a request's first payload."""
-_NO_USAGE: Final = Usage()
 
 log = logging.getLogger("omni.coordinator")
 
@@ -313,33 +312,10 @@ class Coordinator:
                 error = ProtocolError(f"{done.stage!r} ended what is none of its requests")
                 self._fail(active, error)
                 return
-            self._note_end(active, done)
+            active.note(done, self._stages[done.stage].terminal)
         if active.visited <= active.done:
             self._end(active)
-            active.events.put(
-                Finished(
-                    finish_reason=active.finish_reason,
-                    usage=active.usage,
-                    timeline=tuple(sorted(active.spans, key=lambda span: span.start_s)),
-                )
-            )
-
-    def _note_end(self, active: Active, done: Done) -> None:
-        active.done.add(done.stage)
-        active.visited.update(done.opened)
-        if done.usage != _NO_USAGE:
-            active.usage += done.usage
-        if done.finish_reason is not None and self._stages[done.stage].terminal == "text":
-            active.finish_reason = done.finish_reason
-        first = done.first_output_s
-        active.spans.append(
-            StageSpan(
-                stage=done.stage,
-                start_s=done.start_s - active.submitted_s,
-                first_output_s=None if first is None else first - active.submitted_s,
-                end_s=done.end_s - active.submitted_s,
-            )
-        )
+            active.events.put(active.finished())
 
     def _fail(self, active: Active, error: OmniError) -> None:
         if not active.ended:

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -62,7 +63,7 @@ from omni_server.cli.options import (
 from omni_server.cli.progress import Progress, progress_on
 from omni_server.door import Door
 from omni_server.http import HttpServer, bind, http_server
-from omni_server.settings import MIB, Settings
+from omni_server.settings import MIB, Settings, media_limits
 
 READY = "Omni is ready on "
 """What precedes the URL on the line that says so; `omni demo` waits for it."""
@@ -118,6 +119,7 @@ def start(configuration: Configuration, api_keys: Sequence[str] = ()) -> None:
     progress = progress_on(sys.stdout, typer.echo)
     settings = settings_of(configuration, api_keys)
     pipeline = load(configuration, progress)
+    settings = replace(settings, media=media_limits(pipeline.entry_options))
     server = {name: setting.value for name, setting in configuration.server.items()}
     security.warn_if_open(configuration.server, settings.api_keys)
 

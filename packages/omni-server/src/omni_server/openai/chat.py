@@ -114,11 +114,12 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     """The reply as server-sent events; what the pipeline gives together is sent together."""
     writers = [ChunkWriter(call, ids, index) for index in range(len(call.requests))]
+    opening = [writer.open() for writer in writers]
     ended: dict[int, Finished] = {}
     with timer.generating(len(call.requests)):
         async with aclosing(_events(call, context.pipeline)) as batches:
             async for index, events in batches:
-                chunks: list[Json] = []
+                chunks, opening = opening, []
                 for event in events:
                     timer.saw(event)
                     chunks += writers[index].hear(event)

@@ -3,7 +3,7 @@
 Knows the order OpenAI's clients rely on: role, then text, calls and audio, the audio's expiry, one
 finish reason, usage. What is said once (an audio's id, its rate, a call's id and name) is sent
 once, because clients add up the strings and numbers of all deltas. Extensions: `sample_rate` beside
-audio data, `timeline`.
+audio data, `finish_reason` beside its expiry, `timeline`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ class ChunkWriter:
         self._index = index
         self._pcm = PcmPieces()
         self._transcript: list[str] = []
-        self._has_begun = self._has_named_audio = self._has_sound = False
+        self._has_named_audio = self._has_sound = False
+
+    def open(self) -> Json:
+        """The chunk that begins the choice. Those of all choices come first, by index: clients add
+        up choices in a list, in the order in which they first hear of them."""
+        no_text = self._call.wants_audio or self._call.only_calls
+        return self._delta({"role": "assistant", "content": None if no_text else ""})
 
     def hear(self, event: Event) -> Iterator[Json]:
-        """The chunks that one event makes at once; the very first one opens the reply."""
-        if not self._has_begun:
-            self._has_begun = True
-            no_text = self._call.wants_audio or self._call.only_calls
-            yield self._delta({"role": "assistant", "content": None if no_text else ""})
+        """The chunks that one event makes at once."""
         match event:
             case TextDelta(text=text, channel="reasoning"):
                 if text:
@@ -68,7 +70,8 @@ class ChunkWriter:
             if rest := self._pcm.flush():
                 yield self._audio({"data": rest})
             expires_at = remember(self._ids.audio_id_of(self._index), "".join(self._transcript))
-            yield self._audio({"expires_at": expires_at})
+            reason = finished.audio_finish_reason
+            yield self._audio({"expires_at": expires_at, "finish_reason": reason})
         last = self._delta({}, finished.finish_reason)
         if self._call.include_timeline:
             last["timeline"] = timeline_object(finished.timeline)
