@@ -122,6 +122,8 @@ class Preprocessor:
         """
         placeholders = self._chat.encode(messages, tools)
         _check_placeholders(placeholders, messages, self._settings.prompt)
+        # Each item has a placeholder: before any of too many is fetched.
+        check_length(len(placeholders), params, self._settings.context_length)
         encoded = self._loader.fetch(messages, params.media)
         recalled = self._loader.recall(encoded)
         with self._decoding if None in recalled else nullcontext():
