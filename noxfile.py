@@ -307,6 +307,15 @@ def fuzz_media(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Send a live server what schemathesis makes of its document, for `-- --minutes 10`."""
+    install(session, *NEEDS, tools=("schemathesis>=4.32,<5",))
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/fuzz", "tests/faults", "bench"))
+    environment = {**ONE_THREAD, "PYTHONPATH": path}
+    session.run("python", "tests/fuzz/server.py", *session.posargs, env=environment)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Do every kind of harm to a live server, to each of its processes."""
     install(session, *NEEDS, tools=TEST_TOOLS)

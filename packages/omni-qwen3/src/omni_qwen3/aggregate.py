@@ -44,6 +44,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
         prepared["spoken_ids"] = prompt["spoken_ids"]
     if "tool_use" in prompt:
         prepared["tool_use"] = prompt["tool_use"]
+    if "raw" in prompt:
+        prepared["raw"] = prompt["raw"]
     visual: list[tuple[IntArray, VisualFeatures]] = []
     media: list[tuple[IntArray, Any]] = []
     if "image" in prompt:
