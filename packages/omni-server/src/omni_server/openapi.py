@@ -24,6 +24,7 @@ from omni_server.openai.messages import ROLES
 from omni_server.openai.speech_call import STREAM_FORMATS
 from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
+from omni_server.profiler import ProfilerBody
 from omni_server.schema import answers, operations, transcriptions
 from omni_server.schema.chat import (
     AudioOptions,
@@ -125,6 +126,10 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/admin/weights"): Operation(
         body=(JSON, WeightsBody), answers={JSON: operations.WeightsLoaded}
     ),
+    ("post", "/admin/profiler/start"): Operation(
+        body=(JSON, ProfilerBody), answers={JSON: operations.Recordings}
+    ),
+    ("post", "/admin/profiler/stop"): Operation(answers={JSON: operations.Recordings}),
 }
 """Every route of the server."""
 
