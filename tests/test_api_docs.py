@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def rows(title: str) -> dict[str, str]:
     return found
 
 
+@cache
 def components(kind: type) -> dict[str, Any]:
     """The JSON schemas of a body and of all that it holds."""
     return msgspec.json.schema_components([kind], ref_template="{name}")[1]
