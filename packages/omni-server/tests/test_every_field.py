@@ -35,6 +35,7 @@ OF_EACH_TYPE: dict[str, Any] = {
 }
 CHAT = "/v1/chat/completions"
 SPEECH = "/v1/audio/speech"
+RAW = "/v1/completions"
 BODIES = {
     (method.upper(), path): operation.body[1]
     for (method, path), operation in OPERATIONS.items()
@@ -119,7 +120,10 @@ def rows(kind: types.Type) -> Iterator[Row]:
         if name not in good:
             yield Row((), value, f"is {name}")
     for one in kinds:
-        yield from rows_of_one(one)
+        others = good - accepted(one)
+        for row in rows_of_one(one):
+            if row.path or not (isinstance(row.value, str) and "string" in others):
+                yield row
 
 
 def rows_of_one(kind: types.Type) -> Iterator[Row]:

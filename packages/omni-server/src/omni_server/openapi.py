@@ -24,7 +24,7 @@ from omni_server.openai.messages import ROLES
 from omni_server.openai.speech_call import STREAM_FORMATS
 from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
-from omni_server.schema import answers, transcriptions
+from omni_server.schema import answers, operations, transcriptions
 from omni_server.schema.chat import (
     AudioOptions,
     ChatBody,
@@ -32,6 +32,7 @@ from omni_server.schema.chat import (
     ResponseFormat,
     SamplingFields,
 )
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
 from omni_server.settings import Settings
@@ -85,11 +86,16 @@ _SPEECH_TO_TEXT: Final = Operation(
     },
     is_work=True,
 )
-_DOOR: Final = Operation(answers={JSON: answers.DoorAnswer})
+_DOOR: Final = Operation(answers={JSON: operations.DoorAnswer})
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/v1/chat/completions"): Operation(
         body=(JSON, ChatBody),
         answers={JSON: answers.ChatCompletion, EVENTS: answers.ChatCompletionChunk},
+        is_work=True,
+    ),
+    ("post", "/v1/completions"): Operation(
+        body=(JSON, CompletionBody),
+        answers={JSON: answers.Completion, EVENTS: answers.CompletionChunk},
         is_work=True,
     ),
     ("post", "/v1/audio/speech"): Operation(
@@ -104,20 +110,20 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("delete", "/v1/audio/voices/{voice_id}"): Operation(answers={}, statuses=()),
     ("get", "/v1/models"): Operation(answers={JSON: answers.ModelList}),
     ("get", "/v1/models/{model_id}"): Operation(answers={JSON: answers.Model}),
-    ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: answers.Cancelled}),
+    ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: operations.Cancelled}),
     ("get", "/health"): Operation(answers={JSON: Health}, statuses=("200", "503")),
     ("get", "/ready"): Operation(answers={JSON: Readiness}, statuses=("200", "503")),
-    ("get", "/live"): Operation(answers={JSON: answers.Liveness}),
+    ("get", "/live"): Operation(answers={JSON: operations.Liveness}),
     ("get", "/metrics"): Operation(answers={TEXT: RAW}),
-    ("get", "/version"): Operation(answers={JSON: answers.Account}),
-    ("get", "/admin/info"): Operation(answers={JSON: answers.Account}),
+    ("get", "/version"): Operation(answers={JSON: operations.Account}),
+    ("get", "/admin/info"): Operation(answers={JSON: operations.Account}),
     ("post", "/admin/pause"): _DOOR,
     ("post", "/admin/continue"): _DOOR,
     ("get", "/admin/log-level"): Operation(answers={JSON: LogLevelBody}),
     ("put", "/admin/log-level"): Operation(body=(JSON, LogLevelBody), answers={JSON: LogLevelBody}),
     ("post", "/admin/profile"): Operation(body=(JSON, ProfileBody), answers={TEXT: RAW}),
     ("post", "/admin/weights"): Operation(
-        body=(JSON, WeightsBody), answers={JSON: answers.WeightsLoaded}
+        body=(JSON, WeightsBody), answers={JSON: operations.WeightsLoaded}
     ),
 }
 """Every route of the server."""
