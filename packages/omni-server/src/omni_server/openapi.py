@@ -183,7 +183,8 @@ class _Schemas:
             kinds, ref_template=_SCHEMAS + "{name}"
         )
         self._places = dict(zip(kinds, places, strict=True))
-        for body in (ChatBody, SpeechBody):  # by itself, decoding knows of no stage what it takes
+        # By itself, decoding knows of no stage what it takes.
+        for body in (ChatBody, CompletionBody, SpeechBody):
             stages = self.components[body.__name__]["properties"]["stage_params"]["anyOf"][0]
             stages["additionalProperties"] = {
                 "anyOf": [self.of(SamplingFields), {"type": "null"}],
@@ -205,6 +206,7 @@ def _name_words(components: Json, served_model_name: str) -> None:
     served, roles = (served_model_name,), (*ROLES, "tool")
     words: Mapping[tuple[type, str], Iterable[str]] = {
         (ChatBody, "model"): served,
+        (CompletionBody, "model"): served,
         (SpeechBody, "model"): served,
         (TranscriptionForm, "model"): served,
         (ChatMessage, "role"): roles,
