@@ -344,7 +344,7 @@ def install_sglang(session: nox.Session) -> None:
 
 @nox.session
 def fuzz_media(session: nox.Session) -> None:
-    """Feed 2,000 damaged media files to the loaders: no crash, no hang, bounded memory."""
+    """Feed 10,000 damaged media files (`-- --count N`) to the loaders: no crash or hang."""
     install(session, "omni-core[media]")
     session.run("python", "tests/fuzz/media.py", *session.posargs, env=QUIET_ENCODERS)
 

@@ -169,10 +169,11 @@ def server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def text_server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
     """A server of the text variant that may fetch from this machine, for redirects to elsewhere,
-    and has memory for pictures of some 150,000 pixels."""
+    has memory for pictures of some 150,000 pixels, and takes 2 seconds of sound."""
     private = ("--preprocessing.allow_private_addresses", "true")
     tight = ("--image_encoder.activation_budget_bytes", "5500000")
-    with live_server(tiny_checkpoint, "--variant", "text", *private, *tight) as http:
+    brief = ("--preprocessing.max_audio_seconds", "2")
+    with live_server(tiny_checkpoint, "--variant", "text", *private, *tight, *brief) as http:
         yield Server(http)
 
 
@@ -243,6 +244,18 @@ def test_any_picture_counts_as_its_size(server: Server, name: str) -> None:
     plain = server.usage(part("image", picture("PNG")))
     assert plain["image_tokens"] > 0
     assert server.usage(part("image", PICTURES[name]())) == plain
+
+
+def test_every_door_has_the_limits_of_the_operator(text_server: Server) -> None:
+    enough, long = wav(2 * RATE), wav(2 * RATE + 1)
+    assert text_server.usage(part("audio", enough))["audio_tokens"] == 26
+    refused(text_server.show(part("audio", long)), PART, "limit of 2 s")
+    for upload, status in ((enough, 200), (long, 400)):
+        reply = text_server.http.post(
+            "/v1/audio/transcriptions", data={"max_tokens": 2}, files={"file": upload}
+        )
+        assert reply.status_code == status, reply.text
+    refused(reply, "file", "limit of 2 s")
 
 
 def test_a_larger_picture_is_more_tokens(server: Server) -> None:

@@ -40,6 +40,8 @@ TALKER = "talker_ar"
 VOCODER = "code2wav"
 IMAGE_ENCODER = "image_encoder"
 SAMPLE_RATE = 24_000
+FRAME_SAMPLES = 1_920
+"""Of one codec frame, which is one audio token."""
 
 LIMITS: dict[str, Any] = {
     "temperature": 0,
@@ -303,8 +305,11 @@ def test_spoken_reply_streamed_equals_whole(server: Server, kind: str) -> None:
     assert len(reply.pcm) == len(frames)
     difference = np.frombuffer(reply.pcm, "<i2").astype(int) - np.frombuffer(frames, "<i2")
     assert np.abs(difference).max() <= 2e-4 * 32_768
-    usage = reply.usage.completion_tokens_details
-    assert usage.audio_tokens == whole.usage.completion_tokens_details.audio_tokens > 0
+    details = whole.usage.completion_tokens_details
+    assert reply.usage.completion_tokens_details == details
+    assert 0 < details.text_tokens <= LIMITS["max_tokens"]
+    assert details.audio_tokens == pytest.approx(len(frames) / 2 / FRAME_SAMPLES, abs=1)
+    assert whole.usage.completion_tokens == details.text_tokens + details.audio_tokens
 
 
 def test_streaming_is_real(server: Server) -> None:

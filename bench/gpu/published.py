@@ -6,7 +6,7 @@ Knows config.json and the interface of `Weights`. Knows nothing of what is measu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -89,6 +89,11 @@ class NoiseWeights(Weights):
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
+        self.parts = []
+
+    def part(self, make: Callable[[Weights], Any]) -> Any:
+        """See `Weights.part`; nothing is remembered."""
+        return make(self)
 
     def tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """See `Weights.tensor`."""

@@ -41,6 +41,19 @@ _SIZE = struct.Struct("<I")
 
 
 @dataclass
+class Outcome:
+    """What became of the files of one run."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    """How many of each kind were taken, refused or neither."""
+    findings: list[str] = field(default_factory=list)
+    slowest: tuple[float, str] = (0.0, "none")
+    """Seconds, and which file took them."""
+    retained_mib: float = 0.0
+    """Resident growth after all files."""
+
+
+@dataclass
 class Worker:
     """A child that answers one line for each file: "ready", "taken", "refused" or "escaped ..."."""
 
@@ -137,7 +150,7 @@ def case(number: int, known: list[Seed]) -> tuple[Seed, Kind, bytes]:
 def main() -> int:
     """Run the files, report, and return 1 if there is any finding."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=2000, help="files to try")
+    parser.add_argument("--count", type=int, default=10_000, help="files to try")
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--keep", type=Path, help="directory for the files of findings")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -149,30 +162,28 @@ def main() -> int:
     known = seeds()
     os.sched_setscheduler(0, policy, param)  # as root, SVT-AV1 makes its caller a real-time thread
     numbers = range(options.first, options.first + options.count)
-    return int(report(*run(known, numbers, options.keep)))
+    return int(report(run(known, numbers, options.keep)))
 
 
-def run(
-    known: list[Seed], numbers: range, keep: Path | None
-) -> tuple[Counter[str], list[str], float]:
-    """Verdicts by kind, findings, and the resident growth in MiB after all files."""
-    worker = Worker()
-    findings = [
+def run(known: list[Seed], numbers: range, keep: Path | None) -> Outcome:
+    """Load the seeds, which are valid, and then the damaged files of these numbers."""
+    worker, outcome = Worker(), Outcome()
+    outcome.findings += [
         f"valid {seed.name}: {answer}"
         for seed in known
         if (answer := worker.load(seed.kind, seed.data)) != "taken"
     ]
-    verdicts: Counter[str] = Counter()
     start_mib = worker.resident_mib()
-    retained_mib = 0.0
     for number in numbers:
         seed, kind, data = case(number, known)
         started_s = time.monotonic()
         answer = worker.load(kind, data)
-        verdicts[f"{kind} {answer.split()[0]}"] += 1
+        took_s = time.monotonic() - started_s
+        outcome.verdicts[f"{kind} {answer.split()[0]}"] += 1
+        outcome.slowest = max(outcome.slowest, (took_s, f"#{number} {seed.name} as {kind}"))
         if answer not in ("taken", "refused"):
-            took_s = time.monotonic() - started_s
-            findings.append(f"#{number} {seed.name} as {kind} after {took_s:.1f} s: {answer}")
+            finding = f"#{number} {seed.name} as {kind} after {took_s:.1f} s: {answer}"
+            outcome.findings.append(finding)
             if keep is not None:
                 (keep / f"{number}.bin").write_bytes(data)
         if answer.startswith(("hang", "crash")):
@@ -180,18 +191,22 @@ def run(
             worker = Worker()
             start_mib = worker.resident_mib()
         else:
-            retained_mib = max(0.0, worker.resident_mib() - start_mib)
+            outcome.retained_mib = max(0.0, worker.resident_mib() - start_mib)
     worker.close()
-    return verdicts, findings, retained_mib
+    return outcome
 
 
-def report(verdicts: Counter[str], findings: list[str], retained_mib: float) -> bool:
+def report(outcome: Outcome) -> bool:
     """Print the outcome; True if there is anything to mend."""
+    findings, retained_mib = list(outcome.findings), outcome.retained_mib
     if retained_mib > RETAINED_MIB:
-        findings = [*findings, f"{retained_mib:.0f} MiB remain, more than {RETAINED_MIB}"]
+        findings.append(f"{retained_mib:.0f} MiB remain, more than {RETAINED_MIB}")
+    counts = sorted(outcome.verdicts.items())
+    took_s, name = outcome.slowest
     lines = [
-        "  ".join(f"{name}: {count}" for name, count in sorted(verdicts.items())),
-        f"resident memory grew by {retained_mib:.0f} MiB; findings: {len(findings)}",
+        "  ".join(f"{verdict}: {count}" for verdict, count in counts),
+        f"slowest: {name}, {took_s:.2f} s; resident memory grew by {retained_mib:.0f} MiB",
+        f"findings: {len(findings)}",
         *findings,
     ]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -92,8 +92,14 @@ def test_torch_dtypes_round_trip(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.tensor(1.5, dtype=torch.bfloat16), torch.zeros(0, 3), torch.tensor([True, False])],
-    ids=["0-d", "empty", "bool"],
+    [
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        torch.zeros(0, 3),
+        torch.tensor([True, False]),
+        torch.arange(8.0)[2:3:4],
+        torch.arange(12.0).reshape(3, 4)[1:2, 1:2],
+    ],
+    ids=["0-d", "empty", "bool", "one-of-a-stride", "one-of-a-table"],
 )
 def test_torch_layouts_round_trip(tensor: torch.Tensor) -> None:
     back = round_trip(tensor)

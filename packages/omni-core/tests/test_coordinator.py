@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.active import Active
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.errors import (
     ErrorInfo,
@@ -21,7 +22,7 @@ from omni_core.errors import (
 )
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Fail, ToStage
 from omni_core.specs import Ref, StageConfig
-from omni_core.types import Event, Finished, Request, RequestParams, TextDelta, Usage
+from omni_core.types import Event, Finished, Modality, Request, RequestParams, TextDelta, Usage
 
 BUILD = Ref("x:y")
 STAGES = [
@@ -206,6 +207,24 @@ def test_only_the_text_terminal_gives_the_finish_reason() -> None:
     [finished] = events(active)
     assert isinstance(finished, Finished)
     assert finished.finish_reason == "stop"
+    assert finished.audio_finish_reason == "length"
+
+
+@pytest.mark.parametrize("cut", [None, "audio"])
+def test_a_stage_before_the_last_may_say_that_audio_is_not_whole(cut: Modality | None) -> None:
+    desk = Desk()
+    spoken, written = desk.submit(), desk.submit("text")
+    for stage in OPENS:
+        desk.done(spoken, stage, cut=cut if stage == "talk" else None)
+    for stage, opened in SILENT.items():
+        reason = "length" if stage == "detok" else None
+        desk.done(written, stage, opened=opened, finish_reason=reason)
+    [said], [read] = events(spoken), events(written)
+    assert isinstance(said, Finished)
+    assert isinstance(read, Finished)
+    whole = "stop" if cut is None else "length"
+    assert (said.finish_reason, said.audio_finish_reason) == (whole, whole), "there was no text"
+    assert (read.finish_reason, read.audio_finish_reason) == ("length", None)
 
 
 def test_events_pass_in_order() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from omni_core.codec import Codec
 from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts
+from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.unread import Unread
 from omni_core.errors import (

@@ -57,6 +57,21 @@ def test_a_page_is_free_or_handed_out_once(counts: list[int]) -> None:
         assert len(set(out)) == len(out) == pages.used == pages.total - pages.free
 
 
+def test_what_no_sequence_uses_is_forgotten_and_its_pages_are_free() -> None:
+    cache = small_cache()
+    memory = KVMemory(cache, ROWS)
+    ended, running = memory.open(), memory.open()
+    for held, keys in ((ended, [b"a", b"b"]), (running, [b"x"])):
+        assert memory.extend(held, PAGE * len(keys))
+        memory.publish(held, keys, lambda index: None)
+    memory.close(ended)
+    assert (memory.cached, cache.pages.free) == (2, PAGES - 3)
+    memory.forget()
+    assert (memory.cached, memory.used, cache.pages.free) == (0, 1, PAGES - 1)
+    assert memory.in_use([b"a"]) == 0
+    assert memory.reuse(memory.open(), [b"a", b"b"]) == []
+
+
 def test_the_least_recently_used_prefix_is_evicted_first_and_leaves_before_roots() -> None:
     tree = RadixTree()
 

@@ -101,7 +101,7 @@ def segment(start: int, count: int) -> Segment:
 def test_pages_in_place_equal_copied_contexts(
     spans: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(varlen, "varlen_attn", reference_kernel)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", reference_kernel)
     torch.manual_seed(0)
     cache, rows = filled_cache()
     segments = [segment(start, count) for start, count in spans]
@@ -121,7 +121,7 @@ def test_pages_in_place_equal_copied_contexts(
 
 @torch.inference_mode()
 def test_only_decode_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(varlen, "varlen_attn", reference_kernel)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", reference_kernel)
     cache, rows = filled_cache()
     q, kv = torch.randn(3, HEADS, HEAD_DIM), torch.randn(3, KV_HEADS, HEAD_DIM)
     decodes = [segment(length - 1, 1) for length in LENGTHS]

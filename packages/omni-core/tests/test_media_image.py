@@ -1,6 +1,7 @@
 """Images of every sample format, orientation and kind of damage."""
 
 import struct
+import tracemalloc
 import zlib
 from io import BytesIO
 from typing import Any
@@ -30,8 +31,8 @@ def decoded(data: bytes, limits: MediaLimits = LIMITS) -> npt.NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def png(width: int, height: int, depth: int, color_type: int, rows: bytes) -> bytes:
-    """A PNG from raw scan lines, for formats Pillow does not write."""
+def png(width: int, height: int, depth: int, color_type: int, rows: bytes, **more: bytes) -> bytes:
+    """A PNG from raw scan lines, for formats Pillow does not write; `more` chunks before them."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
@@ -42,6 +43,7 @@ def png(width: int, height: int, depth: int, color_type: int, rows: bytes) -> by
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", header)
+        + b"".join(chunk(kind.encode(), body) for kind, body in more.items())
         + chunk(b"IDAT", zlib.compress(rows))
         + chunk(b"IEND", b"")
     )
@@ -56,7 +58,7 @@ def test_lossless_formats_are_exact(fmt: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_exif_orientation_is_applied(fmt: str, orientation: int) -> None:
     stored = np.zeros((16, 32, 3), np.uint8)
     stored[:8, :16] = 255  # one bright corner, top left as stored
@@ -89,6 +91,15 @@ def test_sixteen_bit_grey_keeps_its_high_byte() -> None:
 def test_sixteen_bit_rgb_keeps_its_high_byte() -> None:
     rows = b"\0" + struct.pack(">6H", 0, 255, 256, 32768, 65535, 0x1234)
     np.testing.assert_array_equal(decoded(png(2, 1, 16, 2, rows)), [[[0, 0, 1], [128, 255, 0x12]]])
+
+
+def test_transparency_of_sixteen_bit_samples_lies_over_white() -> None:
+    grey = png(2, 1, 16, 0, b"\0" + struct.pack(">2H", 0x1234, 0x1235), tRNS=b"\x12\x34")
+    grey_alpha = png(2, 1, 16, 4, b"\0" + struct.pack(">4H", 0x1234, 0, 0x1235, 0xFFFF))
+    for data in (grey, grey_alpha):
+        np.testing.assert_array_equal(decoded(data)[0], [[255] * 3, [0x12] * 3])
+    rgba = png(2, 1, 16, 6, b"\0" + struct.pack(">8H", 1, 2, 3, 0, 0x1234, 0x8000, 0xFFFF, 0xFFFF))
+    np.testing.assert_array_equal(decoded(rgba)[0], [[255] * 3, [0x12, 0x80, 255]])
 
 
 def test_palette_grey_and_bilevel() -> None:
@@ -127,9 +138,10 @@ def test_transparency_lies_over_white() -> None:
     )
 
 
-def test_cmyk_jpeg() -> None:
+@pytest.mark.parametrize(("fmt", "options"), [("JPEG", {"quality": 100}), ("TIFF", {})])
+def test_cmyk(fmt: str, options: dict[str, Any]) -> None:
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
-    mean = decoded(encoded(cyan, "JPEG", quality=100)).reshape(-1, 3).mean(0)
+    mean = decoded(encoded(cyan, fmt, **options)).reshape(-1, 3).mean(0)
     np.testing.assert_allclose(mean, [0, 255, 255], atol=3)
 
 
@@ -177,6 +189,28 @@ def test_pixels_are_counted_exactly_and_from_the_header() -> None:
 def test_decompression_bombs(side: int) -> None:
     with pytest.raises(MediaError, match="more than 64000000 pixels"):
         load_image(png(side, side, 8, 2, b""), LIMITS)
+
+
+@pytest.mark.parametrize("kind", ["zTXt", "iCCP", "iTXt"])
+def test_text_that_unpacks_to_much_is_not_unpacked(kind: str) -> None:
+    """16 MiB of a comment or profile in 16 kB."""
+    packed = zlib.compress(bytes(16 * 1024 * 1024))
+    body = b"key\0\1\0\0\0" + packed if kind == "iTXt" else b"key\0\0" + packed
+    bomb = png(2, 1, 8, 0, b"\0ab", **{kind: body})
+    tracemalloc.start()
+    try:
+        with pytest.raises(MediaError, match="damaged"):
+            load_image(bomb, LIMITS)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_of_several_pictures_in_a_jpeg_the_first_counts() -> None:
+    """As cameras store a photo and its preview, or two views of a scene."""
+    red, blue = (Image.new("RGB", (8, 8), color) for color in ((254, 0, 0), (0, 0, 254)))
+    data = encoded(red, "MPO", save_all=True, append_images=[blue])
+    np.testing.assert_allclose(decoded(data), np.asarray(red), atol=2)
 
 
 @pytest.mark.parametrize("fmt", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"])

@@ -1,7 +1,7 @@
 """Video files of many containers, each written here by a real encoder."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
@@ -16,7 +16,7 @@ from av.video.reformatter import ColorRange, Colorspace
 from PIL import Image
 
 from omni_core.errors import MediaError, RequestError
-from omni_core.media import MediaLimits, VideoClip, load_video, wav_bytes
+from omni_core.media import MediaLimits, VideoClip, load_audio, load_video, wav_bytes
 
 LIMITS = MediaLimits()
 RNG = np.random.default_rng(0)
@@ -236,6 +236,25 @@ def test_rotation_is_applied(matrix: tuple[int, int, int, int], clockwise: int) 
     np.testing.assert_array_equal(clip.frames, np.rot90(frames, -clockwise, axes=(1, 2)))
 
 
+@pytest.mark.parametrize(
+    ("matrix", "shown_as"),
+    [
+        ((-1, 0, 0, 1), lambda frames: frames[:, :, ::-1]),
+        ((1, 0, 0, -1), lambda frames: frames[:, ::-1]),
+        ((0, 1, 1, 0), lambda frames: frames.transpose(0, 2, 1, 3)),
+        ((0, -1, -1, 0), lambda frames: frames.transpose(0, 2, 1, 3)[:, ::-1, ::-1]),
+    ],
+    ids=["left to right", "upside down", "over one diagonal", "over the other"],
+)
+def test_mirroring_is_applied(
+    matrix: tuple[int, int, int, int], shown_as: Callable[[Frames], Frames]
+) -> None:
+    """As cameras that face their user write it; no rotation does the same."""
+    frames = noise(2)
+    clip = load(with_matrix(written(frames, 2, "mov", "png", "rgb24"), matrix), 2)
+    np.testing.assert_array_equal(clip.frames, shown_as(frames))
+
+
 def tone(seconds: float) -> npt.NDArray[np.float32]:
     wave = np.sin(2 * np.pi * 440 * np.arange(round(seconds * 16_000)) / 16_000)
     return (np.rint(0.5 * wave * 32_768) / 32_768).astype(np.float32)
@@ -267,6 +286,27 @@ def test_sound_of_common_files(fmt: str, codec: str, sound_codec: str) -> None:
     assert clip.audio is not None
     assert abs(len(clip.audio) - 32_000) <= 1_024
     assert clip.audio[4_000:28_000].std() == pytest.approx(0.5 / 2**0.5, rel=0.08)
+
+
+@pytest.mark.parametrize("fmt", ["webm", "matroska"])
+def test_a_recording_that_never_said_how_long_it_is(fmt: str) -> None:
+    """As browsers record: no duration anywhere in the file."""
+    options: dict[str, Any] = {"sound_codec": "libopus", "muxer": {"live": "1"}}
+    data = written(greys(4, 64, 64), 2, fmt, "libvpx", "yuv420p", sound=tone(2.0), **options)
+    with av.open(BytesIO(data)) as container:
+        assert container.duration is None
+        assert all(stream.duration is None for stream in container.streams)
+    clip = load(data, 2, with_audio=True)
+    assert shown(clip) == [0, 1, 2, 3]
+    assert clip.duration_s == pytest.approx(2.0)
+    assert clip.audio is not None
+    assert len(clip.audio) == pytest.approx(32_000, abs=320)
+    assert len(load_audio(data, LIMITS)) == len(clip.audio)
+    brief = MediaLimits(max_video_seconds=1.9, max_audio_seconds=1.9)
+    with pytest.raises(MediaError, match=r"video lasts longer than the limit of 1\.9 s"):
+        load_video(data, brief, fps=2, max_frames=8, with_audio=True)
+    with pytest.raises(MediaError, match=r"audio lasts longer than the limit of 1\.9 s"):
+        load_audio(data, brief)
 
 
 def test_no_sound_track_is_none() -> None:

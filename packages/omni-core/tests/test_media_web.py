@@ -30,6 +30,7 @@ class Site(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.stopped = threading.Event()
+        self.hung_up = threading.Event()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_port}{path}"
@@ -73,14 +74,22 @@ class Handler(BaseHTTPRequestHandler):
             case "loop":
                 self.answer(307, {"Location": self.path, "Content-Length": "0"})
             case "drip":
-                self.drip()
+                self.answer(200, {"Content-Length": "1000000"})
+                self.write_on(b".", every_s=0.02)
+            case "drip-headers":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+                self.write_on(b".", every_s=0.02)
+            case "endless":
+                self.answer(200, {"Transfer-Encoding": "chunked"})
+                self.write_on(b"1000\r\n" + bytes(0x1000) + b"\r\n", every_s=0)
 
-    def drip(self) -> None:
-        self.answer(200, {"Content-Length": "1000000"})
-        while not self.server.stopped.wait(0.02):
+    def write_on(self, piece: bytes, every_s: float) -> None:
+        while not self.server.stopped.wait(every_s):
             try:
-                self.wfile.write(b".")
+                self.wfile.write(piece)
             except OSError:
+                self.close_connection = True
+                self.server.hung_up.set()
                 return
 
 
@@ -277,6 +286,23 @@ def test_a_redirect_to_a_private_address_is_refused(site: Site) -> None:
     assert [path.split("/")[1] for path in site.asked] == ["ok", "to", "to"]
 
 
+def test_a_name_that_changes_its_address_gains_nothing(site: Site) -> None:
+    """DNS rebinding: what is checked is what is connected to, and each hop is checked."""
+    internet = Rerouted(site.server_port)
+    answers = iter(["93.184.215.14", "127.0.0.1", "93.184.215.14", "127.0.0.1"])
+
+    def resolver(host: str, port: int) -> Sequence[str]:
+        return [next(answers)]
+
+    assert web.get("http://rebind.example/ok", MediaLimits(), resolver, internet) == BODY
+    with pytest.raises(MediaError, match="no public address"):
+        web.get("http://rebind.example/ok", MediaLimits(), resolver, internet)
+    with pytest.raises(MediaError, match="no public address"):
+        web.get("http://rebind.example/to//ok", MediaLimits(), resolver, internet)
+    assert internet.connected == [("93.184.215.14", 80)] * 2
+    assert site.asked == ["/ok", "/to//ok"]
+
+
 def test_redirect_loops_end(site: Site) -> None:
     limits = MediaLimits(allow_private_addresses=True, max_redirects=3)
     assert "more than 3 times" in refusal(site.url("/loop"), limits)
@@ -307,10 +333,18 @@ def test_compressed_bodies_are_not_unpacked(site: Site) -> None:
     assert "compressed" in refusal(site.url("/gzip"), OPEN)
 
 
-def test_a_dripping_body_meets_the_total_deadline(site: Site) -> None:
+def test_a_body_without_an_end_is_hung_up_on(site: Site) -> None:
+    limits = MediaLimits(allow_private_addresses=True, max_bytes=100_000)
+    with pytest.raises(PayloadTooLargeError):
+        fetch(site.url("/endless"), limits)
+    assert site.hung_up.wait(5)
+
+
+@pytest.mark.parametrize("path", ["/drip", "/drip-headers"])
+def test_dripping_bytes_meet_the_total_deadline(site: Site, path: str) -> None:
     limits = MediaLimits(allow_private_addresses=True, fetch_timeout_s=0.25)
     start = time.monotonic()
-    assert "within 0.25 s" in refusal(site.url("/drip"), limits)
+    assert "within 0.25 s" in refusal(site.url(path), limits)
     assert 0.2 < time.monotonic() - start < 2.0
 
 

@@ -47,6 +47,22 @@ def test_bytes_are_bounded_and_what_is_too_large_displaces_nothing() -> None:
     assert (cache.stats()["cache_entries"], cache.stats()["cache_bytes"]) == (1, 1)
 
 
+def test_what_is_forgotten_is_computed_again() -> None:
+    results = shared()
+    computed: list[int] = []
+
+    def compute(places: list[int]) -> list[str]:
+        computed.extend(places)
+        return ["x"] * len(places)
+
+    for _ in range(2):
+        assert results.obtain([b"a"], compute) == ["x"]
+        assert results.obtain([b"a"], compute) == ["x"]
+        results.forget()
+        assert (results.stats()["cache_entries"], results.stats()["cache_bytes"]) == (0, 0)
+    assert computed == [0, 0]
+
+
 def test_no_entries_means_no_cache() -> None:
     cache = lru(entries=0)
     cache.put(b"a", "1")

@@ -6,6 +6,7 @@ both ranks, and a thread is the second process.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from omni_core.engine.sglang_engine.journal import (
     Journal,
     KeptElsewhere,
     LeadingEngine,
+    Logging,
+    Stepped,
     entries,
     follow,
 )
@@ -223,3 +226,32 @@ def test_a_step_without_the_other_rank_says_why() -> None:
     with pytest.raises(StageDiedError, match="rank 1 is gone") as raised:
         leader.step()
     assert isinstance(raised.value.__cause__, BrokenPipeError)
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """Left as it was."""
+    root = logging.getLogger()
+    level = root.level
+    yield root
+    root.setLevel(level)
+
+
+def test_ranks_log_what_the_first_one_logs(root_logger: logging.Logger) -> None:
+    """They are told with its next call: until then they do nothing."""
+    reader, writer = Pipe(duplex=False)
+    leader = LeadingEngine(engine_of(Recorder(False)), Journal([writer]), lambda error: error)
+    for level in (logging.WARNING, logging.WARNING, logging.DEBUG, logging.DEBUG):
+        root_logger.setLevel(level)
+        leader.step()
+    writer.close()
+    told = list(entries(reader))
+    assert told == [
+        Logging(logging.WARNING),
+        *[Stepped()] * 2,
+        Logging(logging.DEBUG),
+        *[Stepped()] * 2,
+    ]
+    root_logger.setLevel(logging.ERROR)
+    follow(engine_of(Recorder(False)), told, Words, VOCAB)
+    assert root_logger.level == logging.DEBUG

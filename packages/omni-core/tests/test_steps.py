@@ -288,7 +288,10 @@ def test_off_is_eager_and_background_is_not_on_the_way() -> None:
 
 
 def test_serving_processes_import_no_compiler() -> None:
-    code = "import sys, omni_core.steps; print('torch._inductor' in sys.modules)"
+    code = (
+        "import sys, omni_core.steps, omni_core.engine.torch_engine;"
+        "print(not {'torch._inductor', 'torch._dynamo'}.isdisjoint(sys.modules))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 

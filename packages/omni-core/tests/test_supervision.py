@@ -18,7 +18,8 @@ import pytest
 from omni_core.addresses import segments
 from omni_core.coordinator import backoff as backoff_module
 from omni_core.coordinator import supervisor, warm_up
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.active import Active
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.health import Health, ReplicaHealth
 from omni_core.coordinator.runtime import Runtime
 from omni_core.errors import ErrorInfo, NotReadyError, OutOfMemoryError, StageDiedError

@@ -44,7 +44,7 @@ class Sent:
     def emit(self, request_id: str, event: Any) -> None:
         pass
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
+    def done(self, request_id: str, usage: Usage | None = None, **_: Any) -> None:
         self.usage[request_id] = usage or Usage()
 
     def complete(self, request_id: str, **_: Any) -> None:

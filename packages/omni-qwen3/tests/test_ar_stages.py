@@ -47,8 +47,8 @@ class Record:
     def emit(self, request_id: str, event: Any) -> None:
         self.log.append((request_id, "emit", None, event))
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
-        self.log.append((request_id, "done", None, usage))
+    def done(self, request_id: str, usage: Usage | None = None, *, cut: str | None = None) -> None:
+        self.log.append((request_id, "done", cut, usage))
 
     def complete(self, request_id: str, **_: Any) -> None:
         raise AssertionError("no terminal stage here")
@@ -379,7 +379,7 @@ def test_each_frame_leaves_at_once_and_the_last_code_is_none(
     chunks = out.to("code2wav", "stream")
     assert len(chunks) == 11
     assert {(chunk.shape, chunk.dtype) for chunk in chunks} == {((16, 1), np.dtype(np.int64))}
-    assert out.log[-1] == ("r", "done", None, Usage(audio_tokens=11))
+    assert out.log[-1] == ("r", "done", "audio", Usage(audio_tokens=11)), "cut by max_tokens"
     assert "emit" not in {what for what, _ in out.shape()}
 
 
@@ -394,6 +394,8 @@ def test_an_end_that_is_ignored_is_never_spoken(
     assert codes(out).shape == (16, 11)
     assert codes(out)[0].max() < end
     assert not out.to("code2wav", "stream", "ends")
+    ends = [(name, cut) for name, what, cut, _ in out.log if what == "done"]
+    assert ends == [("ends", None), ("r", "audio")]
 
 
 def test_codec_events_come_when_asked_for(

@@ -460,15 +460,41 @@ def test_calls_are_told_as_calls(stage: Stage, tokens: TokenBytes, tokenizer: An
     assert reason == "tool_calls"
 
 
-def test_a_call_that_is_cut_keeps_its_reason(stage: Stage, tokens: TokenBytes) -> None:
-    stage.open(calls=True)
-    text = b'<tool_call>\n{"name": "f", "arguments": {"a"'
+@pytest.mark.parametrize(
+    ("written", "end", "reason", "arguments"),
+    [
+        ('{"a"', "length", "length", '{"a"'),
+        ('{"a"', "eos", "tool_calls", '{"a"'),
+        ('{"a"</tool_call>', "eos", "tool_calls", '{"a"'),
+        ('{"a"</tool_call>', "length", "length", '{"a"'),
+        ('{"a": 1}', "length", "length", '{"a": 1}'),
+        ('{"a": 1}', "eos", "tool_calls", '{"a": 1}'),
+        ('{"a" STOP', "string", "stop", '{"a" '),
+        ('{"a": 1}</tool_call> STOP', "string", "tool_calls", '{"a": 1}'),
+    ],
+)
+def test_arguments_come_as_they_are_with_the_reason_that_ended_them(
+    stage: Stage,
+    tokens: TokenBytes,
+    tokenizer: Any,
+    written: str,
+    end: str,
+    reason: str,
+    arguments: str,
+) -> None:
+    """Only what cut the reply short is a reason of its own; a call that the model itself left
+    unfinished is one."""
+    stage.open(params=RequestParams(sampling=SamplingParams(stop=("STOP",))), calls=True)
+    text = f'<tool_call>\n{{"name": "f", "arguments": {written}'.encode()
+    last = {"length": "length", "eos": None, "string": "stop"}[end]
     for place, byte in enumerate(text):
-        stage.push(byte_token(tokens, byte), "length" if place == len(text) - 1 else None)
+        stage.push(byte_token(tokens, byte), last if place == len(text) - 1 else None)
+    if end == "eos":
+        stage.push(tokenizer.eos_token_id, "stop")
     stage.wait_end()
-    assert [reason for _, reason, _ in stage.outbox.ended] == ["length"]
+    assert [ended for _, ended, _ in stage.outbox.ended] == [reason]
     calls = [event for event in stage.outbox.events if isinstance(event, ToolCallDelta)]
-    assert "".join(event.arguments for event in calls) == '{"a"'
+    assert "".join(event.arguments for event in calls) == arguments
 
 
 def byte_token(tokens: TokenBytes, byte: int) -> int:

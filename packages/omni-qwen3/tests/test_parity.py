@@ -262,7 +262,7 @@ class Wire:
     def emit(self, request_id: str, event: Event) -> None:
         self.events.setdefault(request_id, []).append(event)
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
+    def done(self, request_id: str, usage: Usage | None = None, **_: Any) -> None:
         assert request_id not in self.usage
         self.usage[request_id] = usage or Usage()
         if len(self.usage) == self.requests:

@@ -169,6 +169,20 @@ def test_sound_of_a_video_is_mixed_in_only_when_asked_for(preprocessor: Preproce
     assert video_rows[0] < audio_rows[0] < video_rows[-1]
 
 
+@pytest.mark.parametrize("n", [1, 160, 200, 201])
+def test_the_shortest_sound_is_a_token_or_two(preprocessor: Preprocessor, n: int) -> None:
+    clip = media("audio", wav_bytes(np.full(n, 0.5, np.float32), 16000))
+    track = media("video", video(noise(8, 64, 96, 3), tone(n / 16_000)))
+    options = msgspec.structs.replace(EXACT, use_audio_in_video=True)
+    for part in (clip, track):
+        audio = preprocessor.prompt(user(part), RequestParams(media=options))["audio"]
+        [frames] = audio["lengths"].tolist()
+        assert frames in (1, 2)
+        assert len(audio["rows"]) == 1
+        assert audio["input_features"][0].shape == (128, frames)
+        assert np.isfinite(audio["input_features"][0]).all()
+
+
 def test_a_silent_video_cannot_give_sound(preprocessor: Preprocessor) -> None:
     options = MediaOptions(use_audio_in_video=True)
     clip = media("video", video(noise(2, 64, 64, 3)))
@@ -185,7 +199,6 @@ def test_a_silent_video_cannot_give_sound(preprocessor: Preprocessor) -> None:
         (media("audio", b"no sound"), MediaError),
         (media("video", b"no video"), MediaError),
         (media("audio", wav_bytes(np.zeros(0, np.float32), 16000)), MediaError),
-        (media("audio", wav_bytes(np.zeros(100, np.float32), 16000)), MediaError),
         (media("image", png(300, 1)), MediaError),
         (MediaPart(kind="image", url="file:///etc/hostname"), MediaError),
         (MediaPart(kind="image", url="data:image/png;base64,@@@"), MediaError),
@@ -196,7 +209,6 @@ def test_a_silent_video_cannot_give_sound(preprocessor: Preprocessor) -> None:
         "no-audio",
         "no-video",
         "empty",
-        "short",
         "narrow",
         "file",
         "base64",

@@ -42,7 +42,7 @@ class Frames:
     def stream_done(self, request_id: str) -> None:
         """Nobody listens."""
 
-    def done(self, request_id: str, usage: Any = None) -> None:
+    def done(self, request_id: str, usage: Any = None, **_: Any) -> None:
         """Nobody listens."""
 
 

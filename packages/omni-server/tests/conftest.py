@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
@@ -25,11 +26,22 @@ from omni_core.pipeline import (
     StagePlace,
 )
 from omni_core.relay.transport import Transport
-from omni_core.specs import ModelInfo
-from omni_core.types import AudioDelta, Event, Finished, Request, StageSpan, TextDelta, Usage
+from omni_core.specs import ModelInfo, Transcription, TranscriptionTask
+from omni_core.types import (
+    AudioDelta,
+    Event,
+    Finished,
+    MediaPart,
+    Message,
+    Request,
+    StageSpan,
+    TextDelta,
+    Usage,
+)
 from omni_server.access import OnAccess, look_away
 from omni_server.app import create_app
 from omni_server.http import bind, http_server
+from omni_server.keys import KeyRing
 from omni_server.settings import Settings
 
 MODEL = "lab/parrot"
@@ -60,6 +72,7 @@ def default_script(request: Request) -> list[Step]:
     text = [TextDelta(text=t, token_ids=(i,)) for i, t in enumerate(["Hé", "llo", " there"])]
     if "audio" not in request.params.modalities:
         return [*text, finished]
+    finished = msgspec.structs.replace(finished, audio_finish_reason="stop")
     return [text[0], sound(0, 480), text[1], sound(480, 31), text[2], sound(511, 960), finished]
 
 
@@ -86,6 +99,9 @@ class FakePipeline(Pipeline):
         self._runtime = None
         self._limits = AdmissionLimits(max_in_flight=3)
         self.log_levels: list[str] = []
+        self.model_path = "/nowhere"
+        self.updates: list[tuple[str, Any]] = []
+        self.update_fails: OmniError | None = None
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -126,6 +142,11 @@ class FakePipeline(Pipeline):
             dtype="float32", compile="off", stages={"thinker": place}, torch="2.13", cuda=None,
             sglang=None, cards=("Card",),
         )  # fmt: skip
+
+    async def update_weights(self, model_path: str, **how: Any) -> None:
+        if self.update_fails is not None:
+            raise self.update_fails
+        self.updates.append((model_path, how))
 
     def set_log_level(self, level: str) -> None:
         self.log_levels.append(level)
@@ -225,6 +246,45 @@ async def local(pipeline: FakePipeline) -> AsyncIterator[Live]:
 
 
 @pytest.fixture
+async def able(pipeline: FakePipeline) -> AsyncIterator[Live]:
+    """The application around a pipeline that can do everything, asked by its operator."""
+    pipeline.info = replace(
+        pipeline.info,
+        tools=True,
+        logprobs=True,
+        grammars=True,
+        transcription=Transcription(messages=only_the_recording),
+    )
+    settings = Settings(served_model_name=MODEL, admin_keys=KeyRing.of(["admin"]))
+    live = shortcut(pipeline, settings)
+    live.http.headers["authorization"] = "Bearer admin"
+    async with live.http:
+        yield live
+
+
+def only_the_recording(part: MediaPart, task: TranscriptionTask) -> tuple[Message, ...]:
+    """How a model is asked to write down speech, without a word."""
+    return (Message(role="user", content=(part,)),)
+
+
+def error_of(response: httpx.Response, *statuses: int) -> dict[str, Any]:
+    """The error object that must be the answer to a bad request."""
+    assert response.status_code in statuses, f"{response.status_code}: {response.text[:200]}"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    return dict(error)
+
+
+async def unharmed(live: Live) -> None:
+    """Nothing has reached the pipeline so far, and the next request is served."""
+    assert not live.pipeline.requests
+    assert not live.pipeline.log_levels
+    assert (await live.chat()).status_code == 200
+
+
+@pytest.fixture
 def kit() -> type[Kit]:
     """The helpers of this file, for test modules that cannot import it."""
     return Kit
@@ -242,3 +302,5 @@ class Kit:
     FakePipeline = FakePipeline
     serving = staticmethod(serving)
     shortcut = staticmethod(shortcut)
+    error_of = staticmethod(error_of)
+    unharmed = staticmethod(unharmed)

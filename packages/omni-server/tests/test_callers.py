@@ -30,6 +30,33 @@ async def test_clients_are_told_apart_by_key_then_address_and_by_user(local):
     assert not any("secret" in client for client in clients)
 
 
+@pytest.mark.parametrize(
+    ("said", "client"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("198.51.100.1, 203.0.113.7", "203.0.113.7"),
+        ("203.0.113.7:4711", "203.0.113.7"),
+        ("2001:DB8:0::1", "2001:db8::1"),
+        ("[2001:db8::1]:80", "2001:db8::1"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("fe80::1%" + "z" * 5000, "fe80::1"),
+        ("x" * 60_000, "unknown"),
+        ("localhost", "unknown"),
+        ('"} 1 forged', "unknown"),
+        ("203.0.113.7.9", "unknown"),
+        ("", "127.0.0.1"),
+    ],
+)
+async def test_what_a_proxy_passes_on_counts_if_it_is_an_address(live, said, client):
+    assert (await asked(live, headers={"x-forwarded-for": said})).client == client
+
+
+async def test_who_is_no_proxy_of_ours_is_known_by_its_own_address(kit, monkeypatch):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.1")
+    async with kit.serving(kit.FakePipeline(), Settings(served_model_name=kit.MODEL)) as live:
+        assert (await asked(live, headers={"x-forwarded-for": "203.0.113.7"})).client == "127.0.0.1"
+
+
 async def test_a_request_may_ask_for_less_time_and_not_for_more(kit):
     settings = Settings(served_model_name=kit.MODEL, request_timeout_s=30)
     async with kit.serving(kit.FakePipeline(), settings) as live:

@@ -46,6 +46,7 @@ async def test_audio_reply_is_one_choice_with_transcript(local, kit, modalities)
     audio = choice["message"]["audio"]
     assert audio["transcript"] == "Héllo there"
     assert audio["expires_at"] > body["created"]
+    assert audio["finish_reason"] == "stop"
     with wave.open(io.BytesIO(base64.b64decode(audio["data"]))) as file:
         assert file.getframerate() == kit.RATE == audio["sample_rate"]
         assert file.getnframes() == 480 + 31 + 960
@@ -158,6 +159,32 @@ async def test_sampling_and_media_options_arrive(local):
     media = params.media
     assert (media.use_audio_in_video, media.video_fps, media.video_max_frames) == (True, 2.0, 8)
     assert (media.min_pixels, media.max_pixels, media.total_pixels) == (4, 9, 100)
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 5}, 5),
+        ({"max_tokens": None, "max_completion_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": None}, 5),
+        ({"max_tokens": None, "max_completion_tokens": None}, None),
+    ],
+)
+async def test_either_name_limits_the_reply(local, limits, limit):
+    assert (await local.chat(**limits)).status_code == 200
+    assert local.pipeline.requests[0].params.sampling.max_tokens == limit
+
+
+@pytest.mark.parametrize("label", ["wav", "mp3", "MP3", "webm", None])
+@pytest.mark.parametrize("prefix", ["", "data:audio/mpeg;base64,"])
+async def test_input_audio_is_what_its_bytes_are(local, label, prefix):
+    """The label is a hint that nobody needs; a prefix by mistake is no part of the data."""
+    heard = {"data": prefix + WAV_B64, **({"format": label} if label else {})}
+    part = {"type": "input_audio", "input_audio": heard}
+    assert (await local.chat(messages=[{"role": "user", "content": [part]}])).status_code == 200
+    [got] = local.pipeline.requests[0].messages[0].content
+    assert got == MediaPart(kind="audio", data=b"RIFF....", param="messages[0].content[0]")
 
 
 async def test_unset_fields_stay_unset_and_null_equals_absent(local):

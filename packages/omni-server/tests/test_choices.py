@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import Any
 
 import msgspec
@@ -88,6 +89,22 @@ async def test_each_choice_has_its_own_audio(local: Any) -> None:
     assert audio[0]["data"] == audio[1]["data"]
 
 
+async def test_each_choice_streams_its_own_audio(local: Any) -> None:
+    asked = {"n": 2, "modalities": ["text", "audio"], "stream": True}
+    frames = (await local.chat(**asked)).text.split("\n\n")[:-2]
+    ids: dict[int, list[str]] = {0: [], 1: []}
+    pcm = {0: b"", 1: b""}
+    for frame in frames:
+        [choice] = json.loads(frame.removeprefix("data: "))["choices"]
+        audio = choice["delta"].get("audio", {})
+        ids[choice["index"]] += [audio["id"]] if "id" in audio else []
+        pcm[choice["index"]] += base64.b64decode(audio.get("data", ""))
+    assert len(ids[0]) == len(ids[1]) == 1
+    assert ids[0] != ids[1]
+    assert pcm[0] == pcm[1]
+    assert len(pcm[0]) == 2 * (480 + 31 + 960)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_one_failing_choice_fails_the_request(
     local: Any, pipeline: Any, stream: bool
@@ -125,6 +142,17 @@ async def test_choices_do_not_multiply_media_beyond_the_limit_of_a_body(
     error = await live.refused(400, messages=messages, n=5)
     assert error["param"] == "n"
     assert "1024 bytes" in error["message"]
+
+
+async def test_media_of_all_choices_are_fetched_once(local: Any, pipeline: Any) -> None:
+    """Choices say that they have the same URL; another request with it is none of them."""
+    for n in (3, 2, 1):
+        assert (await local.chat(n=n, images=["http://h/i.png"])).status_code == 200
+    shared = [request.messages[0].content[0].shared for request in pipeline.requests]
+    assert shared[0] == shared[1] == shared[2]
+    assert shared[3] == shared[4]
+    assert [s and s.requests for s in shared] == [3, 3, 3, 2, 2, None]
+    assert shared[0].by != shared[3].by
 
 
 def test_every_field_of_the_openai_package_is_known() -> None:

@@ -10,12 +10,14 @@ from typer.testing import CliRunner, Result
 
 from omni_core.config.refused import REFUSED
 from omni_core.errors import ConfigError
+from omni_core.media.limits import MediaLimits
 from omni_core.plugins import Plugins
 from omni_core.testing import echo
 from omni_server import cli
 from omni_server.cli import configuration
 from omni_server.cli.configuration import CommandLine, choose, read, resolve_pipeline
 from omni_server.cli.overrides import parse_overrides
+from omni_server.settings import media_limits
 
 FILE = """\
 layout: per-stage
@@ -198,3 +200,11 @@ def test_a_pipeline_is_chosen_by_name_or_by_being_the_only_one() -> None:
 
 def test_every_setting_of_the_server_has_a_default() -> None:
     assert configuration.SERVER_DEFAULTS.keys() == configuration.SERVER_FIELDS.keys()
+
+
+def test_uploads_have_the_limits_of_the_stage_that_reads_media() -> None:
+    options = {"max_bytes": 5, "max_pixels": None, "cache_entries": 3, "allowed_hosts": ["a.b"]}
+    assert media_limits(options) == MediaLimits(max_bytes=5, allowed_hosts=("a.b",))
+    assert media_limits({}) == MediaLimits()
+    with pytest.raises(ConfigError, match="max_bytes"):
+        media_limits({"max_bytes": "many"})

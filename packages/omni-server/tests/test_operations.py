@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from omni_core.errors import ConfigError, NotReadyError
+from omni_core.errors import ConfigError, ConflictError, NotReadyError, StageError
 from omni_core.media import wav_bytes
 from omni_core.pipeline import Health
 from omni_core.specs import Transcription
@@ -284,6 +284,93 @@ async def test_a_profile_is_of_a_stage_there_is_and_takes_a_minute_at_most(short
         response = await live.http.post("/admin/profile", json=body)
         assert response.status_code == 400
         assert response.json()["error"]["param"] == param
+
+
+@pytest.fixture
+def places(tmp_path):
+    """The served model with a newer one in it, a directory for others, and one for nobody."""
+    for name in ("model/step-1", "more/step-2", "secret", "more-secret"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "more" / "out").symlink_to(tmp_path / "secret")
+    (tmp_path / "more" / "link").symlink_to("step-2")
+    (tmp_path / "more" / "circle").symlink_to("circle")
+    (tmp_path / "more" / "file").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def operator(shortcut, places):
+    live = shortcut(admin_keys=ADMIN, weights_dirs=(places / "more", places / "gone"))
+    live.http.headers.update(bearer("root-key"))
+    live.pipeline.model_path = str(places / "model")
+    return live
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("step-1", "model/step-1"),
+        ("step-2", "more/step-2"),
+        ("{}/more/step-2", "more/step-2"),
+        ("{}/more/../model/step-1", "model/step-1"),
+        ("link", "more/step-2"),
+        (".", "model"),
+    ],
+)
+async def test_new_weights_are_loaded_from_where_an_operator_may(operator, places, path, found):
+    body = {"path": path.format(places), "running": "abort", "wait_s": 2, "revision": "r-7"}
+    response = await operator.http.post("/admin/weights", json=body)
+    assert response.status_code == 200, response.text
+    assert {"checkpoint": "parrot", "revision": "a" * 40}.items() <= response.json().items()
+    how = {"running": "abort", "wait_s": 2.0, "revision": "r-7"}
+    assert operator.pipeline.updates == [(str(places / found), how)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/etc", "{}/secret", "{}/more-secret", "../secret", "out", "step-2/../../secret"),
+        *("{}/none", "circle", "file", "step-3", "step\x002", "a" * 4000, "~", "//"),
+        "/proc/self/cwd",
+    ],
+)
+async def test_any_other_place_is_refused_alike(operator, places, path):
+    response = await operator.http.post("/admin/weights", json={"path": path.format(places)})
+    error = checked_error(response, 400, "checkpoint_not_found")
+    assert error["param"] == "path"
+    assert str(places) not in error["message"]
+    assert operator.pipeline.updates == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("path", value) for value in ("", "a" * 4097, None, 7)),
+        *(("wait_s", value) for value in (-1, 3601, "1")),
+        *(("revision", value) for value in ("", "a b", "a" * 129)),
+        *(("running", "kill"), ("force", True)),
+    ],
+)
+async def test_a_wrong_field_of_an_update_is_named(operator, field, value):
+    body = {"path": "step-1", field: value}
+    response = await operator.http.post("/admin/weights", json=body)
+    assert response.status_code == 400
+    assert field in response.json()["error"]["message"]
+    assert operator.pipeline.updates == []
+
+
+async def test_what_became_of_updates_is_counted(operator):
+    for error, status in (
+        (None, 200),
+        (ConflictError("not now", code="requests_running"), 409),
+        (StageError("it broke", code="weights_not_loaded"), 500),
+    ):
+        operator.pipeline.update_fails = error
+        response = await operator.http.post("/admin/weights", json={"path": "step-1"})
+        assert response.status_code == status
+    told = (await operator.http.get("/metrics")).text
+    for outcome in ("loaded", "refused", "failed"):
+        assert f'omni_weight_updates_total{{outcome="{outcome}"}} 1.0' in told
 
 
 # -- rates

@@ -10,19 +10,21 @@ from io import BytesIO
 
 import av
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
 from omni_core.errors import ContextLengthError, OutOfMemoryError, StageDiedError
 from omni_core.media.encode import pcm16
 from omni_core.types import Finished, SamplingParams, Usage
+from omni_server.access import line_of
 from omni_server.audio import Base64Pieces
-from omni_server.settings import MIB
+from omni_server.settings import MIB, Settings
 
 PATH = "/v1/audio/speech"
 WITHIN_S = 1.0
 USAGE = Usage(prompt_tokens=6, audio_tokens=12)
-FINISHED = Finished(finish_reason="stop", usage=USAGE)
+FINISHED = Finished(finish_reason="stop", audio_finish_reason="stop", usage=USAGE)
 PIECES = [480, 31, 22_050, 1_470]
 FILES = {
     "mp3": ("audio/mpeg", (b"\xff\xf3", b"\xff\xfb"), 22_050),
@@ -85,6 +87,8 @@ async def test_pcm_is_24_khz_without_a_header(local, kit, said):
 async def test_wav_holds_the_samples_of_the_pipeline_at_its_rate(local, said):
     response = await speak(local, response_format="wav")
     assert response.content[24:28] == (22_050).to_bytes(4, "little")
+    assert response.content[4:8] == response.content[40:44] == b"\xff" * 4
+    assert response.content.count(b"RIFF") == 1
     assert response.content[44:] == pcm16(said)
 
 
@@ -95,10 +99,10 @@ async def test_mp3_is_the_default(local):
     assert default.content == (await speak(local, stream_format="audio", speed=1)).content
 
 
-@pytest.mark.parametrize("fmt", ["mp3", "pcm", "wav"])
-async def test_events_add_up_to_the_file(live, fmt):
-    whole = await speak(live, response_format=fmt)
-    response = await speak(live, response_format=fmt, stream_format="sse")
+@pytest.mark.parametrize("fmt", [*FILES, "pcm"])
+async def test_events_add_up_to_the_file(local, fmt):
+    whole = await speak(local, response_format=fmt)
+    response = await speak(local, response_format=fmt, stream_format="sse")
     assert response.headers["content-type"].startswith("text/event-stream")
     *frames, last, end = response.text.split("\n\n")
     assert (last, end) == ("data: [DONE]", "")
@@ -106,10 +110,37 @@ async def test_events_add_up_to_the_file(live, fmt):
     assert len(deltas) > 1
     assert {delta["type"] for delta in deltas} == {"speech.audio.delta"}
     texts = [delta["audio"] for delta in deltas]
-    assert base64.b64decode("".join(texts), validate=True) == whole.content
-    assert b"".join(base64.b64decode(text, validate=True) for text in texts) == whole.content
+    joined = base64.b64decode("".join(texts), validate=True)
+    assert joined == b"".join(base64.b64decode(text, validate=True) for text in texts)
+    if fmt == "opus":  # each Ogg stream has a number of its own
+        assert np.array_equal(decoded(joined)[0], decoded(whole.content)[0])
+    else:
+        assert joined == whole.content
     usage = {"input_tokens": 6, "output_tokens": 12, "total_tokens": 18}
-    assert done == {"type": "speech.audio.done", "usage": usage}
+    assert done == {"type": "speech.audio.done", "usage": usage, "finish_reason": "stop"}
+
+
+async def test_speech_that_reached_its_limit_is_told_apart(kit):
+    cut = msgspec.structs.replace(FINISHED, finish_reason="length", audio_finish_reason="length")
+    seen = []
+    pipeline = kit.FakePipeline(lambda request: [kit.sound(0, 480), cut])
+    live = kit.shortcut(pipeline, Settings(served_model_name=kit.MODEL), seen.append)
+    response = await speak(live, stream_format="sse")
+    done = json.loads(response.text.split("\n\n")[-3].removeprefix("data: "))
+    assert (done["type"], done["finish_reason"]) == ("speech.audio.done", "length")
+    await speak(live)
+    assert [line_of(record)["audio_finish_reason"] for record in seen] == ["length"] * 2
+    assert "omni_audio_cut_total 2.0" in (await live.http.get("/metrics")).text
+
+    audio = {"modalities": ["text", "audio"]}
+    cut = msgspec.structs.replace(cut, finish_reason="stop")
+    pipeline.script = lambda request: [*kit.default_script(request)[:-1], cut]
+    choice = (await live.chat(**audio)).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["audio"]["finish_reason"] == "length"
+    streamed = (await live.chat(**audio, audio={"format": "pcm16"}, stream=True)).text
+    assert streamed.count('"finish_reason":"length"') == 1
+    assert "omni_audio_cut_total 4.0" in (await live.http.get("/metrics")).text
 
 
 def test_pieces_of_bytes_decode_alone_and_joined():
@@ -136,6 +167,12 @@ async def test_what_the_pipeline_is_asked(local):
     assert request.params.stage_params == {"voice": SamplingParams(temperature=0.0)}
     assert (request.request_id, request.timeout_s) == ("mine", 9.0)
     assert request.client.endswith(" ann")
+
+
+@pytest.mark.parametrize("voice", [None, "ETHAN", {"id": "ethan"}])
+async def test_a_voice_is_named_in_any_case_or_left_to_the_checkpoint(local, voice):
+    assert (await speak(local, voice=voice)).status_code == 200
+    assert local.pipeline.requests[0].params.voice == (voice and "Ethan")
 
 
 async def test_speed_changes_the_length(local):

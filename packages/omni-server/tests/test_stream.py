@@ -67,6 +67,25 @@ async def test_text_stream_order(live):
     assert reasons == [None] * (len(chunks) - 1) + ["stop"]
 
 
+@pytest.mark.parametrize(
+    "modalities", [None, ["text"], ["audio"], ["text", "audio"], ["audio", "text"]], ids=str
+)
+async def test_every_mix_of_modalities_begins_with_the_role_and_ends_once(local, modalities):
+    *chunks, done = await read_events(local, modalities=modalities)
+    assert done == "[DONE]"
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [i for i, c in enumerate(choices) if c["delta"].get("role")] == [0]
+    assert choices[0]["delta"]["role"] == "assistant"
+    assert [c["finish_reason"] for c in choices] == [None] * (len(choices) - 1) + ["stop"]
+    assert any("audio" in c["delta"] for c in choices) == ("audio" in (modalities or []))
+
+
+@pytest.mark.parametrize("options", [{"include_usage": False}, {}, None])
+async def test_without_the_option_no_chunk_has_usage(local, options):
+    *chunks, _ = await read_events(local, stream_options=options)
+    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
+
+
 async def test_usage_comes_last_and_equals_the_unstreamed(live):
     for modalities in (["text"], ["text", "audio"]):
         body = {"modalities": modalities, "stream_options": {"include_usage": True}}
@@ -85,7 +104,8 @@ async def test_audio_stream_has_one_id_and_adds_up_to_the_unstreamed(live, kit):
     assert all("content" not in d for d in deltas[1:])
     assert [i for i, a in enumerate(audio) if "id" in a] == [0]
     assert "".join(a.get("transcript", "") for a in audio) == "Héllo there"
-    assert set(audio[-1]) == {"expires_at"}
+    assert set(audio[-1]) == {"expires_at", "finish_reason"}
+    assert audio[-1]["finish_reason"] == "stop"
     assert not any("expires_at" in a for a in audio[:-1])
     pcm = b"".join(base64.b64decode(a["data"]) for a in audio if "data" in a)
     assert [a["sample_rate"] for a in audio if "sample_rate" in a] == [kit.RATE]

@@ -4,6 +4,7 @@ OmniError                      status  retryable
 ├── RequestError               400     no    the request can never succeed as written
 │   ├── ContextLengthError     400     no    code "context_length_exceeded"
 │   ├── MediaError             400     no    code "invalid_media"
+│   ├── ConflictError          409     no    something else is under way; code "conflict"
 │   ├── NotFoundError          404     no    code "model_not_found" and the like
 │   └── PayloadTooLargeError   413     no    code "payload_too_large"
 ├── RequestCancelledError      499     no    somebody ended the request by its id
@@ -102,6 +103,13 @@ class NotFoundError(RequestError):
 
     status = 404
     default_code = "not_found"
+
+
+class ConflictError(RequestError):
+    """What is asked for cannot be begun while something else is under way."""
+
+    status = 409
+    default_code = "conflict"
 
 
 class PayloadTooLargeError(RequestError):

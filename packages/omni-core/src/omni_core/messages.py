@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from omni_core.errors import ErrorInfo
+from omni_core.specs import WeightsKind
 from omni_core.types import Event, FinishReason, Modality, RequestParams, Usage
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,7 @@ class StageDoc(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int = 1
     ar_engine: str = "torch"
     """Of an autoregressive stage."""
+    weights: WeightsKind = "fixed"
     options: dict[str, Any] = {}
 
 
@@ -101,6 +103,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=Tr
     usage: Usage = Usage()
     finish_reason: FinishReason | None = None
     """Set by terminal stages."""
+    cut: Modality | None = None
+    """What the stage made no more of because of its length."""
     start_s: float
     first_output_s: float | None
     end_s: float
@@ -244,6 +248,24 @@ class LogLevel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A name of Python's logging, such as "DEBUG"."""
 
 
+class NewWeights(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Compare a checkpoint with what the stages of the process are built of, or take its weights
+    over; no request is in them then."""
+
+    query_id: int
+    model_path: str
+    load: bool
+    """False only compares, and touches nothing."""
+
+
+class WeightsReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All stages of the process have done so, or one of them could not."""
+
+    query_id: int
+    process: str
+    error: ErrorInfo | None = None
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Leave after freeing everything."""
 
@@ -261,6 +283,7 @@ ToStage: TypeAlias = (
     | StatsQuery
     | Profile
     | LogLevel
+    | NewWeights
     | Shutdown
 )
 ToCoordinator: TypeAlias = (
@@ -274,6 +297,7 @@ ToCoordinator: TypeAlias = (
     | Pong
     | StatsReply
     | ProfileReply
+    | WeightsReply
     | Crash
 )
 AnyMessage: TypeAlias = ToStage | ToCoordinator

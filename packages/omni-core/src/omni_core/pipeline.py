@@ -5,11 +5,14 @@ The server is a client of this module and of nothing below it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from omni_core import devices
 from omni_core.config import (
@@ -28,8 +31,9 @@ from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.manifest import Manifest, StagePlace, manifest
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
+from omni_core.coordinator.updates import Running
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
-from omni_core.errors import NotReadyError, OmniError, RequestError
+from omni_core.errors import ConfigError, NotReadyError, OmniError, RequestError
 from omni_core.hub import checkpoint_directory
 from omni_core.plugins import Plugins
 from omni_core.relay.transport import Edge, edges
@@ -52,6 +56,7 @@ __all__ = [
     "Occupancy",
     "Pipeline",
     "ReplicaHealth",
+    "Running",
     "StageHealth",
     "StagePlace",
 ]
@@ -90,9 +95,15 @@ class Pipeline:
         self.modalities: tuple[Modality, ...] = tuple(
             stage.terminal for stage in plan.stages if stage.terminal is not None
         )
+        [entry] = (stage for stage in plan.stages if stage.name == plan.entry)
+        self.entry_options: Mapping[str, Any] = entry.options
+        """What is set of the stage that requests enter, such as limits on media."""
         far = network.guests if network else ()
         self.edges: tuple[Edge, ...] = edges(plan.stages, plan.entry, far)
+        self.model_path = plan.model_path
+        """The checkpoint it is started from."""
         self._plan = plan
+        self._check_update = resolved.pipeline.check_update
         self._on_progress = on_progress or (lambda stage, text: None)
         self._limits = limits
         self._network = network
@@ -241,6 +252,49 @@ class Pipeline:
         """Have every stage process log what is at least of this level: "DEBUG", "INFO",
         "WARNING", "ERROR"."""
         self._running().set_log_level(level)
+
+    async def update_weights(
+        self,
+        model_path: str,
+        *,
+        revision: str | None = None,
+        running: Running = "wait",
+        wait_s: float = 60.0,
+    ) -> None:
+        """Serve the weights of another checkpoint of the same model, without a new start.
+
+        New requests wait meanwhile. Those that run are waited for up to `wait_s`, or ended with a
+        retryable error. `revision` is what the manifest then says. Errors are those of
+        `Updates.run`; if there is one, the old weights are served.
+        """
+        runtime = self._running()
+        path = str(Path(model_path).resolve())
+        if path == self._plan.model_path:
+            raise RequestError(
+                f"{Path(path).name!r} is served already; write new weights to a directory of their "
+                "own",
+                param="path",
+                code="already_served",
+            )
+        await asyncio.to_thread(self._compare, path)
+        await runtime.updates.run(path, running=running, wait_s=wait_s)
+        self._plan = replace(self._plan, model_path=path, revision=revision)
+
+    def _compare(self, model_path: str) -> None:
+        """RequestError unless this checkpoint is of the same model, as far as small files say."""
+        check = self._check_update
+        if check is None:
+            raise RequestError(
+                f"pipeline {self.name!r} cannot load new weights while it runs; start the server "
+                "with the new checkpoint",
+                code="unsupported_update",
+            )
+        try:
+            (check.resolve() if isinstance(check, Ref) else check)(
+                self._plan.model_path, model_path
+            )
+        except ConfigError as error:
+            raise RequestError(error.message, param="path", code="invalid_checkpoint") from error
 
     async def profile(self, stage: str, seconds: float) -> dict[str, dict[str, int]]:
         """{process: {"thread;outermost;...;innermost": how often it was seen}}: the Python stacks

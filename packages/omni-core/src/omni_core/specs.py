@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
 
 from omni_core.errors import ConfigError
 from omni_core.types import Modality
@@ -36,6 +36,24 @@ class Ref:
 
 
 Resolvable = Ref | Callable[..., Any]
+
+
+WeightsKind: TypeAlias = Literal["none", "loads", "fixed"]
+"""Whether a stage can go on with another checkpoint's weights: it has none; its factory hands a
+`WeightLoader` to `StageContext.loads`; or it cannot, and neither can its pipeline."""
+
+
+class WeightLoader(Protocol):
+    """Takes new weights into a stage that runs. Called on a thread of its own."""
+
+    def check(self, model_path: str) -> None:
+        """OmniError unless the checkpoint has every tensor of the stage, in its shape. Touches
+        nothing."""
+
+    def load(self, model_path: str) -> None:
+        """Read the tensors into the places of the old ones, and forget what was computed with
+        those. No request is in the stage. If it fails, it is called again for the old checkpoint,
+        or the process is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +100,8 @@ class StageConfig:
     """Engines that an autoregressive stage can be driven by; empty for every other stage."""
     ar_engine: str | None = None
     """The one that drives it, resolved before any process starts; None is the pipeline's."""
+    weights: WeightsKind = "fixed"
+    """What becomes of them when an operator brings a new checkpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings only this stage's factory understands; unknown ones are its error to raise. Those an
@@ -106,6 +126,10 @@ class PipelineConfig:
     them is refused."""
     cpu_processes: Mapping[str, str] = field(default_factory=dict)
     """{stage: process} used on a CPU, where a process for every stage costs more than it gives."""
+    check_update: Resolvable | None = None
+    """(model_path, new_model_path) -> None; ConfigError unless the checkpoints differ in nothing
+    but the numbers of their weights, as far as small files say. None: a pipeline that runs cannot
+    change over."""
     build_tiny: Resolvable | None = None
     """(directory, seed) -> None; writes a tiny random checkpoint in the real format."""
     build_tiny_for: Mapping[str, Resolvable] = field(default_factory=dict)
@@ -133,8 +157,6 @@ class Transcription:
     the reply is the text of the clip, and nothing else."""
     sample_rate: int = 16_000
     """In Hz: what the model hears."""
-    min_clip_s: float = 0.1
-    """Shorter clips are padded with silence."""
     min_segment_s: float = 5.0
     max_segment_s: float = 30.0
     """Longer audio is cut at pauses, into segments of so many seconds."""
@@ -165,6 +187,10 @@ class ModelInfo:
     """`Request.tool_use` is shown to the model, and its calls come as `ToolCallDelta`."""
 
 
+def _forget(loader: WeightLoader) -> None:
+    """For a stage that is built outside of a pipeline."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
     """What a stage's factory may know."""
@@ -184,3 +210,5 @@ class StageContext:
     made, and whether start-up waits for them (`omni_core.steps`)."""
     report: Callable[[str], None]
     """Say what start-up is doing ("loading weights 3/8"); shown to the operator."""
+    loads: Callable[[WeightLoader], None] = _forget
+    """Hand over what loads new weights into this stage, of a stage whose `weights` are "loads"."""

@@ -63,7 +63,9 @@ def flat_torch(tensor: torch.Tensor) -> torch.Tensor:
     """Its bytes (n,), uint8, where it lies; a copy only if it has gaps."""
     import torch
 
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    dense = tensor.detach().contiguous()
+    # A dense tensor of one element may have any stride, with which torch refuses the view.
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def torch_name(tensor: torch.Tensor) -> str:

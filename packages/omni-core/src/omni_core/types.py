@@ -16,6 +16,7 @@ from omni_core.errors import RequestError
 Modality: TypeAlias = Literal["text", "audio"]
 MediaKind: TypeAlias = Literal["image", "audio", "video"]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+AudioFinishReason: TypeAlias = Literal["stop", "length"]
 Channel: TypeAlias = Literal["content", "reasoning"]
 """Where text of a reply belongs: the answer, or the thoughts that lead to it."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -73,6 +74,15 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What several requests have in common."""
+
+    by: str
+    """A name of those requests that no others have."""
+    requests: int
+    """How many they are."""
+
+
 class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
     """One image, audio clip or video: its bytes, or a data:/http(s): URL to fetch them from."""
 
@@ -81,6 +91,8 @@ class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
     url: str | None = None
     param: str | None = None
     """What the caller's API calls this item, for errors; None is its place in the messages."""
+    shared: Shared | None = None
+    """Its URL is fetched once for all of these requests."""
 
 
 Part: TypeAlias = TextPart | MediaPart
@@ -257,8 +269,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call"):
     name: str | None = None
     """In a call's first delta, and in no other."""
     arguments: str = ""
-    """A piece of the JSON text; all of a call's, joined, are an object, unless the reply ended for
-    its length."""
+    """A piece of the JSON text; all of a call's, joined, are an object, unless the reply was cut or
+    the model did not write one."""
 
 
 class CodecDelta(msgspec.Struct, frozen=True, kw_only=True, tag="codec"):
@@ -287,6 +299,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     """The last event of every request that did not fail."""
 
     finish_reason: FinishReason
+    """Of the text, or of the audio where there is no text."""
+    audio_finish_reason: AudioFinishReason | None = None
+    """None where no audio was asked for. "length" of audio that is not whole."""
     usage: Usage
     timeline: tuple[StageSpan, ...] = ()
 

@@ -106,7 +106,7 @@ class Reply:
         listed = TextDelta(text="", token_ids=token_ids, channel=self._split.channel)
         shown = [delta for channel, text in runs for delta in self._deltas(channel, text)]
         if self.finish_reason is not None:
-            shown += self._rest()
+            shown += self._rest(by_itself=self._is_end(chunk))
         return [*shown, listed, *self._released(was_in_call)]
 
     def _deltas(self, channel: Channel, text: str) -> list[TextDelta | ToolCallDelta]:
@@ -115,13 +115,15 @@ class Reply:
             return [TextDelta(text=text, channel=channel)]
         return _as_deltas(self._calls.push(text))
 
-    def _rest(self) -> list[TextDelta | ToolCallDelta]:
-        """The reply has ended: what was held as it might have been markup, and its reason."""
+    def _rest(self, *, by_itself: bool) -> list[TextDelta | ToolCallDelta]:
+        """The reply has ended, or was cut if not `by_itself`: what was held as it might have been
+        markup, and its reason. A call that the model ends early is a call: who asked for it has to
+        read its arguments anyway."""
         if self._calls is None:
             return []
-        is_whole = not self._calls.in_arguments
+        is_cut = self._calls.in_arguments and not by_itself
         rest = _as_deltas(self._calls.flush(cut=self.finish_reason != "stop"))
-        if self.finish_reason == "stop" and self._calls.calls and is_whole:
+        if self.finish_reason == "stop" and self._calls.calls and not is_cut:
             self.finish_reason = "tool_calls"
         return rest
 

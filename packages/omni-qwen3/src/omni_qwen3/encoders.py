@@ -26,6 +26,7 @@ from omni_qwen3.encode_image import ImageEncoder, VisualItem
 from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_qwen3.payloads import VisualFeatures
 from omni_qwen3.preprocess.again import MediaAgain
+from omni_qwen3.renew import loader
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import audio_config, vision_config
 from omni_qwen3.towers.vision import VisionTower
@@ -100,7 +101,9 @@ def load_image(ctx: StageContext) -> CachedEncoder[VisualItem, VisualFeatures]:
         tower = VisionTower(vision_config(ctx.model_path))
     weights = _load(ctx, tower, VISION_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
-    return _cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    encoder = _cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    ctx.loads(loader(ctx, weights.parts, (VISION_WEIGHTS,), encoder.forget))
+    return encoder
 
 
 def load_audio(ctx: StageContext) -> CachedEncoder[Clip, torch.Tensor]:
@@ -109,7 +112,9 @@ def load_audio(ctx: StageContext) -> CachedEncoder[Clip, torch.Tensor]:
         tower = AudioTower(audio_config(ctx.model_path))
     weights = _load(ctx, tower, AUDIO_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
-    return _cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    encoder = _cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    ctx.loads(loader(ctx, weights.parts, (AUDIO_WEIGHTS,), encoder.forget))
+    return encoder
 
 
 class CachedEncoder(Generic[ItemT, V]):
@@ -147,6 +152,10 @@ class CachedEncoder(Generic[ItemT, V]):
     def cost(self, work: Work) -> int:
         """What a request takes, in the encoder's own unit."""
         return self.encoder.cost(work.payload)
+
+    def forget(self) -> None:
+        """Encode everything anew from now on."""
+        self._shared.forget()
 
     def stats(self) -> dict[str, float]:
         """Items by where their features came from, and batches that were too large."""

@@ -8,6 +8,15 @@ from typing import Any
 
 from omni_core.errors import ConfigError
 
+SETTINGS = (
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("video_preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.json"),
+)
+TEXTS = ("merges.txt", "chat_template.jinja")
+NOTES = ("transformers_version", "_name_or_path", "_commit_hash")
+"""What tools write into the files, and nobody reads."""
+
 
 def has_file(model_path: str, name: str) -> bool:
     """Whether the checkpoint has the file `name`."""
@@ -45,3 +54,28 @@ def read_chat_template(model_path: str) -> str:
             f"{model_path} has no chat template; add chat_template.jinja or download it again"
         )
     return saved
+
+
+def check_update(model_path: str, new_model_path: str) -> None:
+    """ConfigError unless the files beside the weights say the same: stages have read them when they
+    were built, and read them again when they are started again."""
+    differing = [
+        name
+        for name in (*SETTINGS, *TEXTS)
+        if _content(model_path, name) != _content(new_model_path, name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"the new checkpoint's {', '.join(differing)} is not that of the one that is served; "
+            "only the numbers of the weights may differ, anything else needs a new start"
+        )
+
+
+def _content(model_path: str, name: str) -> Any:
+    """What a file says; None without it."""
+    if not has_file(model_path, name):
+        return None
+    if name in TEXTS:
+        return (Path(model_path) / name).read_text(encoding="utf-8")
+    content = read_json(model_path, name)
+    return {key: value for key, value in content.items() if key not in NOTES}

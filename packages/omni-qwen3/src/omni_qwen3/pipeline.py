@@ -40,6 +40,7 @@ MEDIA_OPTIONS = dict.fromkeys(
 
 PREPROCESSING = StageConfig(
     name="preprocessing",
+    weights="none",
     factory=Ref("omni_qwen3.preprocess.stage:build"),
     next=("image_encoder", "audio_encoder", "mm_aggregate"),
     route_fn=Ref("omni_qwen3.edges:route_prompt"),
@@ -53,6 +54,7 @@ PREPROCESSING = StageConfig(
 )
 IMAGE_ENCODER = StageConfig(
     name="image_encoder",
+    weights="loads",
     factory=Ref("omni_qwen3.encoders:build_image"),
     next=("mm_aggregate",),
     max_batch=8,
@@ -60,6 +62,7 @@ IMAGE_ENCODER = StageConfig(
 )
 AUDIO_ENCODER = StageConfig(
     name="audio_encoder",
+    weights="loads",
     factory=Ref("omni_qwen3.encoders:build_audio"),
     next=("mm_aggregate",),
     max_batch=8,
@@ -67,6 +70,7 @@ AUDIO_ENCODER = StageConfig(
 )
 MM_AGGREGATE = StageConfig(
     name="mm_aggregate",
+    weights="none",
     factory=Ref("omni_qwen3.aggregate:build"),
     wait_for=("preprocessing", "image_encoder", "audio_encoder"),
     wait_for_fn=Ref("omni_qwen3.aggregate:wait_for_fn"),
@@ -75,6 +79,7 @@ MM_AGGREGATE = StageConfig(
 )
 THINKER = StageConfig(
     name="thinker",
+    weights="loads",
     factory=Ref("omni_qwen3.thinker:build"),
     next=("decode", "talker_ar"),
     stream_to=("decode", "talker_ar"),
@@ -83,9 +88,12 @@ THINKER = StageConfig(
     ar_engines=("torch", "sglang"),
     options=AR_OPTIONS,
 )
-DECODE = StageConfig(name="decode", factory=Ref("omni_qwen3.decode:build"), terminal="text")
+DECODE = StageConfig(
+    name="decode", weights="none", factory=Ref("omni_qwen3.decode:build"), terminal="text"
+)
 TALKER_AR = StageConfig(
     name="talker_ar",
+    weights="loads",
     factory=Ref("omni_qwen3.talker:build"),
     next=("code2wav",),
     stream_to=("code2wav",),
@@ -94,6 +102,7 @@ TALKER_AR = StageConfig(
 )
 CODE2WAV = StageConfig(
     name="code2wav",
+    weights="loads",
     factory=Ref("omni_qwen3.code2wav.stage:build"),
     terminal="audio",
     options=dict.fromkeys(("decode", "initial_frames", "steady_frames", "max_replies")),
@@ -157,6 +166,7 @@ QWEN3_OMNI = PipelineConfig(
         "talker_ar": "talker",
         "code2wav": "code2wav",
     },
+    check_update=Ref("omni_qwen3.files:check_update"),
     build_tiny=Ref("omni_qwen3.tiny:build"),
     build_tiny_for={"text": Ref("omni_qwen3.tiny:build_text")},
 )

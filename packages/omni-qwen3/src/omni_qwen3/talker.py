@@ -26,6 +26,7 @@ from omni_core.types import FloatArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import talker_defaults
 from omni_qwen3.model.decoder import Decoder, DecodeStep
+from omni_qwen3.renew import loader
 from omni_qwen3.talker_rows import Speech, TalkerRows, tts_marks
 from omni_qwen3.talker_stage import TalkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
@@ -44,7 +45,9 @@ def build(ctx: StageContext) -> Scheduler:
 def engine_for(ctx: StageContext, bank: StepBank) -> Engine:
     """The engine that `ctx` names, with the Talker loaded."""
     if ctx.ar_engine != "sglang":
-        return build_engine(ctx, load_runner(ctx, bank))
+        runner = load_runner(ctx, bank)
+        ctx.loads(loader(ctx, runner.parts, (WEIGHTS,), runner.renew))
+        return build_engine(ctx, runner)
     bootstrap.prepare()
     from omni_qwen3.on_sglang.talker import load_model
 
@@ -58,7 +61,7 @@ def load_runner(ctx: StageContext, bank: StepBank | None = None) -> TalkerRunner
         weights = open_weights(
             checkpoint, (WEIGHTS,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        runner = TalkerRunner(weights, config, tts_marks(checkpoint, config), bank)
+        runner = TalkerRunner(weights, config, tts_marks(weights, config), bank)
         weights.finish()
     return runner
 

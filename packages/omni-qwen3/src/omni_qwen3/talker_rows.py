@@ -31,7 +31,7 @@ from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.payloads import Conditioning
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.talker_stage import REPLY_ROWS, TalkerInputs
-from omni_qwen3.weights import Checkpoint, Weights
+from omni_qwen3.weights import Weights
 
 THINKER_EMBEDDINGS = "thinker.model.embed_tokens.weight"
 EMBEDDINGS = "talker.model.codec_embedding.weight"
@@ -109,8 +109,15 @@ class TalkerRows:
         )
         self._newest = self._embeddings.new_zeros(0, decoder.hidden_size)
         self._beginning = self._embeddings[talker.codec_bos_id]
-        spoken = self._project_text(marks.to(self.device, self.dtype))
-        self._tts_bos, self._tts_eos, self._tts_pad = spoken.unbind()
+        self.parts = weights.parts
+        """What new weights are copied into; `renew` is to follow."""
+        self._marks = marks
+        self._spoken = self._project_text(marks.to(self.device, self.dtype))
+        self._tts_bos, self._tts_eos, self._tts_pad = self._spoken.unbind()
+
+    def renew(self) -> None:
+        """Make anew what was made of weights that have changed."""
+        self._spoken.copy_(self._project_text(self._marks.to(self.device, self.dtype)))
 
     def make_room(self, rows: int) -> None:
         """Keep the next input of so many rows, but for its text: the sum of the embeddings of the
@@ -269,10 +276,10 @@ class TalkerRows:
         return torch.from_numpy(np.stack(draws)).to(self.device)
 
 
-def tts_marks(checkpoint: Checkpoint, config: OmniConfig) -> torch.Tensor:
+def tts_marks(weights: Weights, config: OmniConfig) -> torch.Tensor:
     """Thinker embeddings (3, H) of tts_bos, tts_eos and tts_pad."""
     ids = (config.tts_bos_token_id, config.tts_eos_token_id, config.tts_pad_token_id)
-    return checkpoint.rows(THINKER_EMBEDDINGS, ids)
+    return weights.rows(THINKER_EMBEDDINGS, ids)
 
 
 def _projection(weights: Weights, source: str, config: TalkerConfig) -> ResizeMlp:

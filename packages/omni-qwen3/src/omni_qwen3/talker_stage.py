@@ -13,7 +13,7 @@ import msgspec
 from omni_core.engine.base import EngineRequest, StepOutput
 from omni_core.errors import RequestError
 from omni_core.scheduler.base import Outbox, Work
-from omni_core.types import CodecDelta, RequestParams, SamplingParams, Usage
+from omni_core.types import CodecDelta, Modality, RequestParams, SamplingParams, Usage
 from omni_qwen3.config import TalkerConfig
 from omni_qwen3.payloads import Conditioning
 
@@ -85,7 +85,8 @@ class TalkerStage:
                 outbox.emit(request_id, CodecDelta(codes=codes))
         if output.finish_reason is not None:
             outbox.stream_done(request_id)
-            outbox.done(request_id, Usage(audio_tokens=output.index))
+            cut: Modality | None = "audio" if output.finish_reason == "length" else None
+            outbox.done(request_id, Usage(audio_tokens=output.index), cut=cut)
 
     def forget(self, request_id: str) -> None:
         """See `ARStage`."""

@@ -31,6 +31,7 @@ from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.model.decoder import Decoder, DecodeStep
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
+from omni_qwen3.renew import loader
 from omni_qwen3.thinker_prompts import ThinkerPrompts
 from omni_qwen3.thinker_stage import SPEECH_TARGET, ThinkerStage
 from omni_qwen3.weights import Checkpoint, Weights, open_weights
@@ -55,6 +56,7 @@ def build(ctx: StageContext) -> Scheduler:
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
+    ctx.loads(loader(ctx, runner.parts, WEIGHTS, engine.forget_prefixes))
     stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
     return OmniScheduler(engine, stage, bank.stats, rest_s, _grammars(ctx, runner))
@@ -138,6 +140,8 @@ class ThinkerRunner(ThinkerPrompts):
         )
         decoder = config.thinker.decoder
         table = (decoder.vocab_size, decoder.hidden_size)
+        self.parts = weights.parts
+        """What new weights are copied into."""
         self._embeddings = weights.tensor("thinker.model.embed_tokens.weight", table)
         self._decoder = Decoder.load(weights, "thinker.model.", decoder)
         self._bank = bank or StepBank.eager()

@@ -9,9 +9,10 @@ and at most one tensor more. On torch's meta device all is checked and nothing i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from omni_core.errors import ConfigError
 from omni_qwen3.files import has_file, read_json
 from omni_qwen3.quantization import refuse_quantised
 from omni_qwen3.tensorfile import TensorFile
+
+T = TypeVar("T")
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -136,6 +139,11 @@ class Checkpoint:
             if not isinstance(mapping, dict):
                 path = self._directory / INDEX_FILE
                 raise ConfigError(f"{path} has no 'weight_map'; download it again")
+            if strange := [f for f in mapping.values() if f != Path(str(f)).name]:
+                raise ConfigError(
+                    f"{self._directory / INDEX_FILE} names {strange[0]!r}, which is no file beside "
+                    "it; download it again"
+                )
             return mapping
         if has_file(model_path, SINGLE_FILE):
             self._files[SINGLE_FILE] = TensorFile(self._directory / SINGLE_FILE)
@@ -144,6 +152,14 @@ class Checkpoint:
             f"{str(self._directory)!r} has neither {INDEX_FILE} nor {SINGLE_FILE}; "
             "download the weights"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """Something made of weights, and how it was made."""
+
+    made: T
+    make: Callable[[Weights], T]
 
 
 class Weights:
@@ -168,12 +184,26 @@ class Weights:
         self._report = report
         self._unread = {name: checkpoint.file(name).size_bytes(name) for name in names}
         self._done_bytes, self._total_bytes = 0, sum(self._unread.values())
+        self.parts: list[Part[Any]] = []
+        """All that was made of the weights."""
+        self._makes_part = False
+
+    def part(self, make: Callable[[Weights], T]) -> T:
+        """What `make` makes of the weights, remembered so that it can be made of others. Of parts
+        within parts, the outermost is remembered."""
+        if self._makes_part:
+            return make(self)
+        self._makes_part = True
+        try:
+            made = make(self)
+        finally:
+            self._makes_part = False
+        self.parts.append(Part(made, make))
+        return made
 
     def tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """One tensor by its full name."""
-        out = self._empty(*shape)
-        self._fill(out, name)
-        return out
+        """One tensor by its full name, a part by itself if it belongs to none."""
+        return self.part(lambda weights: weights._tensor(name, shape))
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int) -> torch.Tensor:
         """Several matrices over the same input, one below the other: (sum of rows, columns)."""
@@ -195,6 +225,11 @@ class Weights:
             self._fill(down[index], f"{prefix}{index}.down_proj.weight")
         return gate_up, down
 
+    def rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
+        """A few rows of a matrix that need not be among the tensors of this part, as stored, on the
+        CPU."""
+        return self.part(lambda weights: weights._checkpoint.rows(name, indices))
+
     def finish(self) -> None:
         """ConfigError if the checkpoint has more of this part than the model asked for."""
         if self._unread:
@@ -203,6 +238,11 @@ class Weights:
                 "config.json and the weights must be of one download, or the checkpoint needs a "
                 "newer release"
             )
+
+    def _tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        out = self._empty(*shape)
+        self._fill(out, name)
+        return out
 
     def _empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)

@@ -102,6 +102,8 @@ def line_of(record: RequestRecord) -> dict[str, Any]:
         line["prompt_tokens"] = usage.prompt_tokens
         line["text_tokens"] = usage.text_tokens
         line["audio_tokens"] = usage.audio_tokens
+        if record.is_audio_cut:
+            line["audio_finish_reason"] = "length"
     return line
 
 

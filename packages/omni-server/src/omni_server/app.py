@@ -21,6 +21,7 @@ from omni_server.context import ServerContext
 from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
 from omni_server.openai import chat, models, requests, speech, transcriptions, voices
+from omni_server.openapi import DocumentedApi
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
@@ -81,7 +82,12 @@ def api(context: ServerContext) -> FastAPI:
         yield
         context.decoders.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(title="Omni", version=metadata.version("omni-server"), lifespan=lifespan)
+    app = DocumentedApi(
+        context.settings,
+        title="Omni",
+        version=metadata.version("omni-server"),
+        lifespan=lifespan,
+    )
     for part in (health, version, models, chat, speech, voices, transcriptions, requests):
         app.include_router(part.router(context))
     if context.settings.admin_keys:

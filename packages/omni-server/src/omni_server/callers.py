@@ -6,7 +6,9 @@ Knows headers and addresses. Checks no API key: that is `guard`'s.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import uuid
+from typing import TypeAlias
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
@@ -16,6 +18,9 @@ from omni_server.keys import presented_key
 
 MAX_REQUEST_ID = 128
 _DIGEST_CHARACTERS = 16
+UNKNOWN = "unknown"
+"""All whose address is not known are one client."""
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def caller(connection: HTTPConnection) -> str:
@@ -26,7 +31,19 @@ def caller(connection: HTTPConnection) -> str:
     key = presented_key(connection.headers)
     if key:
         return hashlib.sha256(key.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    return connection.client.host if connection.client else "unknown"
+    return str(address_of(connection) or UNKNOWN)
+
+
+def address_of(connection: HTTPConnection) -> Address | None:
+    """Where the request comes from. None for what is no address: the server takes it from the
+    X-Forwarded-For of the proxies it trusts, and such a one may pass on what a client made up."""
+    host = connection.client.host if connection.client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def client_key(request: Request, user: str | None) -> str:

@@ -9,6 +9,7 @@ status  type                    raised as
 403     invalid_request_error   ForbiddenError
 404     invalid_request_error   NotFoundError, unknown URL
 405     invalid_request_error   wrong method
+409     invalid_request_error   ConflictError
 413     invalid_request_error   PayloadTooLargeError
 429     rate_limit_error        RateLimitError; with Retry-After
 499     invalid_request_error   RequestCancelledError, SlowClientError

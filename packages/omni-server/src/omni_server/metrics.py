@@ -57,10 +57,16 @@ class Metrics:
         self.completion_tokens = Counter(
             "omni_completion_tokens", "Generated tokens", ["kind"], registry=self.registry
         )
+        self.audio_cut = Counter(
+            "omni_audio_cut", "Requests whose audio reached its limit", registry=self.registry
+        )
         self.refusals = Counter(
             "omni_requests_refused", "Requests refused", ["reason"], registry=self.registry
         )
         self.aborts = Counter("omni_aborts", "Requests aborted", ["reason"], registry=self.registry)
+        self.weight_updates = Counter(
+            "omni_weight_updates", "New weights asked for", ["outcome"], registry=self.registry
+        )
         self.client_gone = self._abort_time("client_gone", "Request to its client being gone")
         self.abort_sent = self._abort_time("sent", "Client gone to abort sent")
         self.abort_released = self._abort_time("released", "Abort sent to stage empty", "stage")
@@ -79,6 +85,7 @@ class Metrics:
         self.prompt_tokens.inc(usage.prompt_tokens)
         self.completion_tokens.labels("text").inc(usage.text_tokens)
         self.completion_tokens.labels("audio").inc(usage.audio_tokens)
+        self.audio_cut.inc(event.audio_finish_reason == "length")
         for span in event.timeline:
             self.stage_time.labels(span.stage).observe(span.end_s - span.start_s)
         if event.timeline:
@@ -88,6 +95,10 @@ class Metrics:
     def refused(self, reason: str) -> None:
         """See `Observer.refused`."""
         self.refusals.labels(reason).inc()
+
+    def weights_updated(self, outcome: str) -> None:
+        """An operator asked for new weights, and this came of it."""
+        self.weight_updates.labels(outcome).inc()
 
     def aborted(self, reason: str) -> None:
         """See `Observer.aborted`."""
@@ -174,14 +185,16 @@ class RequestTimer:
                 self._audio = _heard(self._audio, elapsed_s)
             case Finished():
                 self._metrics.finished(event)
-                self._finished(event.usage)
+                self._finished(event)
             case _:
                 pass
 
-    def _finished(self, usage: Usage) -> None:
+    def _finished(self, event: Finished) -> None:
+        usage = event.usage
         self._usage = usage if self._usage is None else self._together(self._usage, usage)
         if self._record is not None:
             self._record.usage = self._usage
+            self._record.is_audio_cut |= event.audio_finish_reason == "length"
         self._unfinished -= 1
         if not self._unfinished:
             self._is_open = False

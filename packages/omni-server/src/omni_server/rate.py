@@ -19,7 +19,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni_core.errors import RateLimitError
-from omni_server.callers import caller
+from omni_server.callers import UNKNOWN, address_of, caller
 from omni_server.door import is_work
 from omni_server.errors import error_response
 from omni_server.metrics import Metrics
@@ -29,7 +29,6 @@ MOST_CLIENTS: Final = 10_000
 _MINUTE_S: Final = 60.0
 _IPV6_SITE: Final = 64
 """Bits of an IPv6 address that tell clients apart; the others, each of them can choose freely."""
-_UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +129,8 @@ def _too_fast(allowance: Allowance) -> RateLimitError:
 
 
 def _site(connection: HTTPConnection) -> str:
-    """The address, of IPv6 the network; what is none, a proxy may have passed on from a client that
-    made it up."""
-    host = connection.client.host if connection.client else ""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return _UNKNOWN
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    mapped = address.ipv4_mapped
-    return str(mapped or ipaddress.IPv6Network((address, _IPV6_SITE), strict=False))
+    """The address, of IPv6 the network."""
+    address = address_of(connection)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((address, _IPV6_SITE), strict=False))
+    return str(address or UNKNOWN)

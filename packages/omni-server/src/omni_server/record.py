@@ -27,6 +27,8 @@ class RequestRecord:
     broke a stream; None while that is open."""
     usage: Usage | None = None
     """Of requests that the pipeline has finished."""
+    is_audio_cut: bool = False
+    """Some audio of it is not whole, because of its length."""
     start_s: float = field(default_factory=time.perf_counter)
 
 

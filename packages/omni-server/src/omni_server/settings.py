@@ -5,8 +5,14 @@ Knows no pipeline and no environment: the command line builds it, tests build it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from omni_core.errors import ConfigError
 from omni_core.media.limits import MediaLimits
 from omni_server.keys import KeyRing
 
@@ -28,7 +34,8 @@ class Settings:
     max_audio_ids: int = 4096
     """Oldest audio ids are forgotten beyond this many."""
     media: MediaLimits = field(default_factory=MediaLimits)
-    """Limits on media inside the body; media behind URLs is the pipeline's to fetch."""
+    """Limits on media inside the body; media behind URLs is the pipeline's to fetch, by the same
+    limits (`media_limits`)."""
     api_keys: KeyRing = field(default_factory=KeyRing)
     """Keys of users; without any, everybody is one."""
     admin_keys: KeyRing = field(default_factory=KeyRing)
@@ -37,5 +44,17 @@ class Settings:
     """Whether /metrics needs no key where `api_keys` are set."""
     cors_origins: tuple[str, ...] = ()
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
+    weights_dirs: tuple[Path, ...] = ()
+    """Where operators may load new weights from, besides the directory of the served model."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
+
+
+def media_limits(entry_options: Mapping[str, Any]) -> MediaLimits:
+    """Those that the options of a pipeline's entry stage set, and the defaults of the others."""
+    known = (field.name for field in fields(MediaLimits))
+    given = {name: value for name in known if (value := entry_options.get(name)) is not None}
+    try:
+        return msgspec.convert(given, MediaLimits)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"limits on media: {exc}") from exc

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import FunctionType
+from typing import Any, Final
 
 from omni_core.engine.base import TORCH
 from omni_core.errors import ConfigError
 from omni_core.messages import StageDoc
 from omni_core.specs import Ref, Resolvable, StageConfig
 from omni_core.types import Modality
+
+_AS_DECLARED: Final = (
+    *("next", "stream_to", "wait_for", "terminal", "memory_fraction", "weights"),
+    *("max_batch", "max_wait_ms", "max_concurrency"),
+)
+"""Fields of a stage that are plain data."""
 
 
 def to_doc(
@@ -27,7 +34,7 @@ def to_doc(
     `devices` are those of its ranks; `serves` names the modalities of the terminals behind each of
     its `next`.
     """
-    checked = {
+    checked: dict[str, Any] = {
         field: _name(stage, field, getattr(stage, field))
         for field in ("wait_for_fn", "merge_fn", "route_fn")
     }
@@ -38,22 +45,15 @@ def to_doc(
         device=devices[0],
         other_devices=devices[1:],
         dtype=dtype,
-        next=stage.next,
-        stream_to=stage.stream_to,
-        wait_for=stage.wait_for,
         project_payload={
             target: _name(stage, "project_payload", fn) or ""
             for target, fn in stage.project_payload.items()
         },
         serves=dict(serves),
-        terminal=stage.terminal,
-        memory_fraction=stage.memory_fraction,
-        max_batch=stage.max_batch,
-        max_wait_ms=stage.max_wait_ms,
-        max_concurrency=stage.max_concurrency,
         ar_engine=stage.ar_engine or TORCH.name,
         options={name: value for name, value in stage.options.items() if value is not None},
         **checked,
+        **{field: getattr(stage, field) for field in _AS_DECLARED},
     )
 
 

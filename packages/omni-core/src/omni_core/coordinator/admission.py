@@ -61,6 +61,8 @@ class Admission:
         self._running: dict[str, float] = {}
         """{request: when it began}."""
         self._mean_run_s = 0.0
+        self.held = False
+        """Nobody gets a place until it is False again."""
 
     @property
     def running(self) -> int:
@@ -86,7 +88,7 @@ class Admission:
 
     def take(self) -> str | None:
         """The request whose turn it is, if there is a place for it; it runs until it leaves."""
-        if not self._queued or len(self._running) >= self._limits.max_in_flight:
+        if self.held or not self._queued or len(self._running) >= self._limits.max_in_flight:
             return None
         client, line = self._waiting.popitem(last=False)
         request_id, _ = line.popitem(last=False)

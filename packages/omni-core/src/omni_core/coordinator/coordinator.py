@@ -12,16 +12,15 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
+from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
 from omni_core.coordinator.fleet import Fleet
-from omni_core.coordinator.mailbox import Mailbox
-from omni_core.coordinator.timers import CallLater, Timer, on_loop
+from omni_core.coordinator.timers import CallLater, on_loop
 from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
     DeadlineError,
@@ -47,51 +46,15 @@ from omni_core.messages import (
     ToStage,
 )
 from omni_core.specs import StageConfig
-from omni_core.types import Event, Finished, FinishReason, Modality, Request, StageSpan, Usage
+from omni_core.types import Event, Modality, Request
 
 Send: TypeAlias = Callable[[str, ToStage], None]
 """(process, message): queue a message for a stage process."""
 
 CLIENT = "client"
 """The source of a request's first payload."""
-_NO_USAGE: Final = Usage()
 
 log = logging.getLogger("omni.coordinator")
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """One request that waits or is in the stages. It ends when every stage it visited has ended it,
-    or with an error."""
-
-    request_id: str
-    request: Request
-    needed: frozenset[str]
-    """The stages it can visit."""
-    visited: set[str]
-    unread: Unread[Active]
-    pins: dict[str, str] = field(default_factory=dict)
-    """{stage: process} of all it can visit; empty while it waits."""
-    deadline: Timer | None = None
-    events: Mailbox[Event | OmniError] = field(default_factory=Mailbox)
-    submitted_s: float = field(default_factory=time.monotonic)
-    done: set[str] = field(default_factory=set)
-    usage: Usage = field(default_factory=Usage)
-    finish_reason: FinishReason = "stop"
-    spans: list[StageSpan] = field(default_factory=list)
-    ended: bool = False
-
-    async def take(self) -> tuple[list[Event], OmniError | None]:
-        """What there is to tell the client now: events, and the error that ends them, if any. Waits
-        until there is something."""
-        events: list[Event] = []
-        news = await self.events.take()
-        self.unread.clear(self)
-        for item in news:
-            if isinstance(item, OmniError):
-                return events, item
-            events.append(item)
-        return events, None
 
 
 class Coordinator:
@@ -137,6 +100,8 @@ class Coordinator:
         request_id = f"{request.request_id or self._run}#{next(self._numbers)}"
         active = Active(request_id, request, needed, {self._entry}, self._unread)
         if warm_up:
+            if self._admission.held:
+                raise NotReadyError("new weights are being loaded; retry in a moment")
             self._active[request_id] = active
             self._start(active, warm_up=True)
         else:
@@ -206,6 +171,20 @@ class Coordinator:
     def fail_request(self, request_id: str, error: OmniError) -> None:
         """End one request with an error; ignored if it has ended."""
         if active := self._active.get(request_id):
+            self._fail(active, error)
+
+    def hold(self) -> None:
+        """Start no request until `go_on`; new ones wait in the queue."""
+        self._admission.held = True
+
+    def go_on(self) -> None:
+        """Start those whose turn it is again."""
+        self._admission.held = False
+        self._fill()
+
+    def end_running(self, error: OmniError) -> None:
+        """End what is in the stages with an error; those that wait go on waiting."""
+        for active in [active for active in self._active.values() if active.pins]:
             self._fail(active, error)
 
     def close(self, error: OmniError) -> None:
@@ -333,33 +312,10 @@ class Coordinator:
                 error = ProtocolError(f"{done.stage!r} ended what is none of its requests")
                 self._fail(active, error)
                 return
-            self._note_end(active, done)
+            active.note(done, self._stages[done.stage].terminal)
         if active.visited <= active.done:
             self._end(active)
-            active.events.put(
-                Finished(
-                    finish_reason=active.finish_reason,
-                    usage=active.usage,
-                    timeline=tuple(sorted(active.spans, key=lambda span: span.start_s)),
-                )
-            )
-
-    def _note_end(self, active: Active, done: Done) -> None:
-        active.done.add(done.stage)
-        active.visited.update(done.opened)
-        if done.usage != _NO_USAGE:
-            active.usage += done.usage
-        if done.finish_reason is not None and self._stages[done.stage].terminal == "text":
-            active.finish_reason = done.finish_reason
-        first = done.first_output_s
-        active.spans.append(
-            StageSpan(
-                stage=done.stage,
-                start_s=done.start_s - active.submitted_s,
-                first_output_s=None if first is None else first - active.submitted_s,
-                end_s=done.end_s - active.submitted_s,
-            )
-        )
+            active.events.put(active.finished())
 
     def _fail(self, active: Active, error: OmniError) -> None:
         if not active.ended:

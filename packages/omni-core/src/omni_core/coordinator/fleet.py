@@ -20,7 +20,7 @@ from omni_core.specs import StageConfig
 ProcessState: TypeAlias = Literal["starting", "built", "ready", "dead"]
 """Built: its stages are there, and take the warm-up request only."""
 DeathCause: TypeAlias = Literal[
-    "exit", "crash", "hang", "start_up_stall", "warm_up", "connection", "crash_loop"
+    "exit", "crash", "hang", "start_up_stall", "warm_up", "weights", "connection", "crash_loop"
 ]
 """Why a process is no more; a crash loop is an exit after several others."""
 

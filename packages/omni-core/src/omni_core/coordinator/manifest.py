@@ -42,7 +42,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     """The name of its directory, or its hub id."""
     revision: str | None
-    """The commit of a snapshot from the hub; None for a directory, which has none."""
+    """What the operator called the weights that were loaded last, else the commit of a snapshot
+    from the hub; None for a directory, which has none."""
     dtype: str
     compile: str
     stages: dict[str, StagePlace]
@@ -65,7 +66,7 @@ def manifest(plan: Plan, pipeline: str, variant: str) -> Manifest:
         pipeline=pipeline,
         variant=variant,
         checkpoint=name,
-        revision=revision,
+        revision=plan.revision or revision,
         dtype=plan.dtype,
         compile=plan.compile,
         stages=places,

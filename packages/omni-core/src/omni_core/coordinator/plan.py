@@ -28,6 +28,8 @@ class Plan:
     entry: str
     dtype: str
     compile: str = "off"
+    revision: str | None = None
+    """What the operator calls the weights; None if nobody said."""
 
 
 def blueprints(plan: Plan, fleet: Fleet, remote: Collection[str] = ()) -> dict[str, Blueprint]:

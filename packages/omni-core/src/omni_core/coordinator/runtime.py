@@ -15,8 +15,9 @@ from typing import Final, assert_never
 from omni_core.addresses import COORDINATOR, AddressBook, parse_tcp, segments
 from omni_core.codec import Codec, Refused
 from omni_core.coordinator.aborts import Observer
+from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits
-from omni_core.coordinator.coordinator import Active, Coordinator
+from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
@@ -25,6 +26,7 @@ from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.profiles import ProfileDesk, Stacks
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
+from omni_core.coordinator.updates import Updates
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError, StageDiedError, StageError
 from omni_core.messages import (
@@ -41,6 +43,7 @@ from omni_core.messages import (
     Released,
     StatsReply,
     ToCoordinator,
+    WeightsReply,
 )
 from omni_core.relay.shm import RunDirectory
 from omni_core.relay.slabs import SharedMemory, remove_leftovers
@@ -67,19 +70,9 @@ class Runtime:
     ) -> None:
         """`network` None keeps every process on this host."""
         self._fleet = Fleet(plan.stages)
-        remote, listen = (network.guests, network.listen) if network else ((), None)
+        remote = network.guests if network else ()
         tasks = blueprints(plan, self._fleet, remote)
-        with ExitStack() as undo:
-            run = RunDirectory()
-            undo.callback(run.remove)
-            shm_dir = segments(run.path)
-            shm_dir.mkdir(mode=0o700)
-            self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
-            book = _address_book(run.path, network, self._fleet.names)
-            self._links = CoordinatorLinks(book, self._codec, self._fail_unsent, listen)
-            undo.callback(self._links.close)
-            self._release = undo.pop_all()
-        self._run, self.run_dir = run, run.path
+        self._open(network)
         send = self._links.send
         self.coordinator = Coordinator(
             plan.stages, plan.entry, self._fleet, send, limits=limits, observer=observer
@@ -93,8 +86,26 @@ class Runtime:
             self._forget,
             watchdog_timeout_s,
         )
+        self.updates = Updates(
+            plan.model_path, self._fleet, self.coordinator, self._supervisor, send
+        )
         self._receiver: asyncio.Task[None] | None = None
         self._closing, self._log_level = False, ""
+
+    def _open(self, network: Network | None) -> None:
+        """The directory of the run and what lies in it; nothing is left if that fails."""
+        with ExitStack() as undo:
+            run = RunDirectory()
+            undo.callback(run.remove)
+            shm_dir = segments(run.path)
+            shm_dir.mkdir(mode=0o700)
+            self._codec = Codec(SharedMemory(shm_dir, COORDINATOR))
+            book = _address_book(run.path, network, self._fleet.names)
+            listen = network.listen if network else None
+            self._links = CoordinatorLinks(book, self._codec, self._fail_unsent, listen)
+            undo.callback(self._links.close)
+            self._release = undo.pop_all()
+        self._run, self.run_dir = run, run.path
 
     async def start(self) -> None:
         """Spawn, build and warm up every stage; an error carries the output of what failed."""
@@ -170,6 +181,7 @@ class Runtime:
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
+        self.updates.desk.forget(process)
         remove_leftovers(segments(self.run_dir), process)
 
     async def _receive(self) -> None:
@@ -214,6 +226,8 @@ class Runtime:
                 self._stats.answer(message)
             case ProfileReply():
                 self._profiles.answer(message)
+            case WeightsReply():
+                self.updates.desk.answer(message)
             case _:
                 assert_never(message)
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, assert_never
 
+import msgspec
+
 from omni_core.addresses import parse_tcp
 from omni_core.coordinator.backoff import DEATHS, LOOP_PAUSE_S, Backoff
 from omni_core.coordinator.coordinator import Coordinator
@@ -84,7 +86,7 @@ class Supervisor:
         """`blueprints` by the names of the fleet's replicas. `on_death` is called with the name of
         a process once no request is left in it, and again at its exit if that comes later.
         `watchdog_timeout_s` is that of `Watchdog`."""
-        self._blueprints = blueprints
+        self._blueprints = dict(blueprints)
         self._fleet = fleet
         self._coordinator = coordinator
         self._peers = peers
@@ -161,6 +163,17 @@ class Supervisor:
                 self._crashed(replica, message)
             case _:
                 assert_never(message)
+
+    def build_from(self, model_path: str) -> None:
+        """Successors are built from this checkpoint from now on."""
+        for name, blueprint in self._blueprints.items():
+            setup = msgspec.structs.replace(blueprint.setup, model_path=model_path)
+            self._blueprints[name] = Blueprint(blueprint.env, setup)
+
+    def restart(self, process: str, reason: str) -> None:
+        """End a process whose weights are in doubt; a successor takes its place."""
+        if replica := self._fleet.find(process):
+            self._end_process(replica, "weights", reason)
 
     async def stop(self, grace_s: float) -> None:
         """Ask every process to leave; insist after `grace_s`."""

@@ -217,6 +217,10 @@ class Engine(Protocol):
     def abort(self, request_id: str) -> None:
         """Free everything of the request; unknown ids are ignored."""
 
+    def forget_prefixes(self) -> None:
+        """Drop all that the prefix cache keeps: it was computed with other weights. ValueError
+        while there are requests."""
+
     def stats(self) -> EngineStats:
         """Occupancy and totals."""
 

@@ -71,7 +71,10 @@ def _too_many_pixels(limits: MediaLimits) -> MediaError:
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "I" or image.mode.startswith("I;16"):
         # Pillow's own conversion clips 16-bit grey to 255; of 16-bit RGB it keeps the high byte.
-        high_byte = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255)
+        samples = np.asarray(image).astype(np.int64)
+        high_byte = np.clip(samples >> 8, 0, 255)
+        if isinstance(clear := image.info.get("transparency"), int):
+            high_byte[samples == clear] = 255
         return Image.fromarray(high_byte.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")

@@ -1,11 +1,13 @@
 """Video: bytes in, RGB frames at a steady rate and the sound track out.
 
-Knows demuxing order, presentation times and rotation. Does not resize: that is a model's. Frames
-that are not kept are converted never, and decoded only where a kept frame depends on them.
+Knows demuxing order, presentation times, rotation and mirroring. Does not resize: that is a
+model's. Frames that are not kept are converted never, and decoded only where a kept frame depends
+on them.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -173,15 +175,42 @@ def _allocate(frame: av.VideoFrame, n_frames: int, limits: MediaLimits) -> Frame
             f"{limits.max_video_pixels} pixels per video; lower video_fps or video_max_frames, "
             "or send a smaller picture."
         )
-    sideways = frame.rotation % 180 == 90
-    height, width = (frame.width, frame.height) if sideways else (frame.height, frame.width)
+    height, width = frame.height, frame.width
+    if _Turn.of(frame).sideways:
+        height, width = width, height
     return np.empty((n_frames, height, width, 3), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a player does to a stored picture before it shows it; in this order."""
+
+    sideways: bool = False
+    """Rows become columns."""
+    mirrored: bool = False
+    upside_down: bool = False
+
+    @classmethod
+    def of(cls, frame: av.VideoFrame) -> _Turn:
+        """As the file's display matrix says: (x, y) is shown at (ax + cy, bx + dy)."""
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+        if matrix is None:
+            return cls()
+        a, b, _, c, d = struct.unpack_from("=5i", bytes(matrix))
+        if abs(a) + abs(d) >= abs(b) + abs(c):
+            return cls(False, a < 0, d < 0)
+        return cls(True, c < 0, b < 0)
+
+    def applied(self, pixels: Frames) -> Frames:
+        """(H, W, 3) as it is shown."""
+        turned = pixels.transpose(1, 0, 2) if self.sideways else pixels
+        return turned[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
 
 
 def _upright_rgb(frame: av.VideoFrame, size: tuple[int, ...]) -> Frames:
     """One frame as (H, W, 3) of the clip's `size`, which a stream may leave midway."""
     height, width = size
-    if frame.rotation % 180 == 90:
+    turn = _Turn.of(frame)
+    if turn.sideways:
         height, width = width, height
-    pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
-    return np.rot90(pixels, frame.rotation // 90)
+    return turn.applied(frame.to_ndarray(format="rgb24", width=width, height=height))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from omni_core.errors import OmniError
-from omni_core.types import Event, FinishReason, Payload, RequestParams, Usage
+from omni_core.types import Event, FinishReason, Modality, Payload, RequestParams, Usage
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -112,8 +112,11 @@ class Outbox(Protocol):
     def emit(self, request_id: str, event: Event) -> None:
         """Send an event to the client."""
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
-        """The stage holds nothing of the request any more; what it sent is on its way."""
+    def done(
+        self, request_id: str, usage: Usage | None = None, *, cut: Modality | None = None
+    ) -> None:
+        """The stage holds nothing of the request any more; what it sent is on its way. `cut` is
+        what it made no more of because of its length."""
 
     def complete(
         self, request_id: str, *, finish_reason: FinishReason = "stop", usage: Usage | None = None

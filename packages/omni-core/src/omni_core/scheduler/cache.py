@@ -61,6 +61,12 @@ class LRU(Generic[V]):
             while len(self._values) > self._max_entries or self._is_over_bytes():
                 self._bytes -= self._size_bytes(self._values.popitem(last=False)[1])
 
+    def clear(self) -> None:
+        """Forget every value."""
+        with self._lock:
+            self._values.clear()
+            self._bytes = 0
+
     def stats(self) -> dict[str, float]:
         """Lookups by outcome, and what is held now."""
         return {
@@ -123,6 +129,10 @@ class SharedResults(Generic[V]):
                 if flight.value is not None:
                     results[key] = flight.value
         return [results[key] for key in keys]
+
+    def forget(self) -> None:
+        """Compute everything anew from now on; nothing is being computed."""
+        self._cache.clear()
 
     def stats(self) -> dict[str, float]:
         """The cache's, and lookups that another's computation answered."""

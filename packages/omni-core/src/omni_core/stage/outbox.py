@@ -31,6 +31,7 @@ from omni_core.types import (
     CodecDelta,
     Event,
     FinishReason,
+    Modality,
     Payload,
     RequestParams,
     Usage,
@@ -191,15 +192,17 @@ class StageOutbox:
         except Exception as exc:  # noqa: BLE001 - request edge: an event may be anything
             self.fail(request_id, as_omni_error(exc))
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
+    def done(
+        self, request_id: str, usage: Usage | None = None, *, cut: Modality | None = None
+    ) -> None:
         """See `Outbox.done`."""
-        self._end(request_id, usage, None)
+        self._end(request_id, usage, cut=cut)
 
     def complete(
         self, request_id: str, *, finish_reason: FinishReason = "stop", usage: Usage | None = None
     ) -> None:
         """See `Outbox.complete`."""
-        self._end(request_id, usage, finish_reason)
+        self._end(request_id, usage, reason=finish_reason)
 
     def fail(self, request_id: str, error: OmniError) -> None:
         """See `Outbox.fail`."""
@@ -212,13 +215,20 @@ class StageOutbox:
         """See `Outbox.released`."""
         self._links.report(Released(request_id=request_id, stage=self._doc.name))
 
-    def _end(self, request_id: str, usage: Usage | None, reason: FinishReason | None) -> None:
+    def _end(
+        self,
+        request_id: str,
+        usage: Usage | None,
+        *,
+        reason: FinishReason | None = None,
+        cut: Modality | None = None,
+    ) -> None:
         with self._lock:
             held = self._held.pop(request_id, None)
         if held is None:
             return
         try:
-            done = self._end_of(request_id, held, usage, reason, held.ended)
+            done = self._end_of(request_id, held, usage, reason=reason, cut=cut, before=held.ended)
             self._links.report(done)
         except (TypeError, OverflowError) as exc:  # a usage of something else than int
             self._report_failure(request_id, as_omni_error(exc))
@@ -228,7 +238,9 @@ class StageOutbox:
         request_id: str,
         held: _Held,
         usage: Usage | None = None,
+        *,
         reason: FinishReason | None = None,
+        cut: Modality | None = None,
         before: tuple[Done, ...] = (),
     ) -> Done:
         return Done(
@@ -237,6 +249,7 @@ class StageOutbox:
             opened=tuple(held.opened),
             usage=usage or _NO_USAGE,
             finish_reason=reason,
+            cut=cut,
             start_s=held.start_s,
             first_output_s=held.first_output_s,
             end_s=time.monotonic(),

@@ -11,10 +11,10 @@ import logging
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -34,12 +34,12 @@ from omni_core.messages import (
     Fail,
     Hello,
     LogLevel,
+    NewWeights,
     PeerAt,
     PeerDied,
     Ping,
     Pong,
     Profile,
-    ProfileReply,
     Progress,
     Ready,
     Released,
@@ -60,7 +60,7 @@ from omni_core.specs import Ref, StageConfig, StageContext
 from omni_core.stage.egress import Egress
 from omni_core.stage.ingress import Ingress
 from omni_core.stage.node import StageNode
-from omni_core.stage.sampler import sample
+from omni_core.stage.wishes import Wishes
 
 if TYPE_CHECKING:
     from omni_core.relay.cuda_device import Card
@@ -112,6 +112,7 @@ class StageProcess:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._nodes: dict[str, StageNode] = {}
+        self._wishes = Wishes(lambda answer: self._egress.post(COORDINATOR, answer))
         self._strangers: set[str] = set()
         """Peers of which it was said that something else answers in their place."""
         self._stopping = False
@@ -237,8 +238,8 @@ class StageProcess:
                 self._egress.forget(message.process)
             case Ping() | StatsQuery():
                 self._answer(message)
-            case Profile() | LogLevel():
-                self._oblige(message)
+            case Profile() | LogLevel() | NewWeights():
+                self._wishes.grant(self._name, message)
             case Setup():
                 self._build(message)
             case Shutdown():
@@ -264,22 +265,6 @@ class StageProcess:
             reply = StatsReply(query_id=query.query_id, process=self._name, stats={})
             self._egress.post(COORDINATOR, reply)
 
-    def _oblige(self, wish: Profile | LogLevel) -> None:
-        """What an operator wants to know of this process."""
-        match wish:
-            case LogLevel():
-                logging.getLogger().setLevel(wish.level)
-                log.info("logging from %s on", wish.level)
-            case Profile():
-                threading.Thread(target=self._profile, args=(wish,), daemon=True).start()
-            case _:
-                assert_never(wish)
-
-    def _profile(self, wish: Profile) -> None:
-        stacks = sample(wish.seconds)
-        reply = ProfileReply(query_id=wish.query_id, process=self._name, stacks=stacks)
-        self._egress.post(COORDINATOR, reply)
-
     def _relay_stats(self) -> dict[str, float]:
         refused = {"messages_refused": float(self._ingress.refused)}
         return {**self._codec.stats(), **self._egress.stats(), **refused}
@@ -290,6 +275,7 @@ class StageProcess:
                 f"the coordinator speaks version {setup.version}, this process "
                 f"{PROTOCOL_VERSION}; install one version of omni-core"
             )
+        self._wishes.begin(setup.stages)
         for doc in setup.stages:
             context = self._stage_context(doc, setup)
             context.report("importing")
@@ -341,6 +327,7 @@ class StageProcess:
             ar_engine=doc.ar_engine,
             compile=setup.compile,
             report=report,
+            loads=partial(self._wishes.keep_loader, doc.name),
         )
 
     def _crash(self, stage: str, error: ErrorInfo) -> None:

@@ -33,6 +33,7 @@ from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.scheduler.streaming import StreamingScheduler
 from omni_core.specs import ModelInfo, PipelineConfig, Ref, StageConfig, StageContext
+from omni_core.testing.echo_weights import EchoWeights
 from omni_core.types import (
     FloatArray,
     IntArray,
@@ -68,7 +69,8 @@ def intake(works: list[Work]) -> list[Payload | RequestError]:
 class Writer:
     """Says one word at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: EchoWeights) -> None:
+        self._weights = weights
         self._hanging: set[str] = set()
         self._requests = 0
 
@@ -114,7 +116,7 @@ class Writer:
                     raise RuntimeError("the ballast arrived damaged")
             if word == "hang":
                 self._hanging.add(rid)
-            outbox.emit(rid, TextDelta(text=word + " ", token_ids=(number,)))
+            outbox.emit(rid, TextDelta(text=f"{word}{self._weights.word} ", token_ids=(number,)))
             outbox.stream(rid, np.full((1, 1), number, dtype=np.int64))
             if word == "hang":
                 return
@@ -155,11 +157,12 @@ def build_intake(ctx: StageContext) -> Scheduler:
 
 def build_writer(ctx: StageContext) -> Scheduler:
     """Factory of the text terminal."""
-    return Writer()
+    return Writer(EchoWeights(ctx))
 
 
 def build_voice(ctx: StageContext) -> Scheduler:
     """Factory of the audio terminal."""
+    EchoWeights(ctx)
     frames = ctx.stage.options["frames"]
     if frames < 1:
         raise ConfigError(f"stage {ctx.stage.name!r}: frames is {frames}; it must be at least 1")
@@ -185,6 +188,7 @@ def _stages() -> tuple[StageConfig, ...]:
             name="intake",
             factory=Ref(f"{module}:build_intake"),
             next=("writer",),
+            weights="none",
             max_concurrency=2,
         ),
         StageConfig(
@@ -194,11 +198,13 @@ def _stages() -> tuple[StageConfig, ...]:
             stream_to=("voice",),
             route_fn=Ref(f"{module}:route_writer"),
             terminal="text",
+            weights="loads",
         ),
         StageConfig(
             name="voice",
             factory=Ref(f"{module}:build_voice"),
             terminal="audio",
+            weights="loads",
             options={"frames": 4},
         ),
     )
@@ -211,6 +217,7 @@ PIPELINE = PipelineConfig(
     default_variant="speech",
     entry="intake",
     describe=describe,
+    check_update=Ref("omni_core.testing.echo_weights:same_model"),
     cpu_processes={"intake": "front", "writer": "front"},
 )
 

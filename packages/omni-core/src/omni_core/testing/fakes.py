@@ -21,7 +21,7 @@ from omni_core.engine.base import (
 from omni_core.errors import OmniError
 from omni_core.messages import DataReady, Done, Emit, Fail, Released, StreamChunk, StreamDone
 from omni_core.scheduler.base import Close, Inbox, InboxItem, Scheduler
-from omni_core.types import Event, FinishReason, Payload, Usage
+from omni_core.types import Event, FinishReason, Modality, Payload, Usage
 
 _PATIENCE_S: Final = 10.0
 """How long a test waits for something that should happen at once."""
@@ -64,8 +64,12 @@ class RecordingOutbox:
         """See `Outbox.emit`."""
         self._record(Call("emit", request_id, event))
 
-    def done(self, request_id: str, usage: Usage | None = None) -> None:
-        """See `Outbox.done`."""
+    def done(
+        self, request_id: str, usage: Usage | None = None, *, cut: Modality | None = None
+    ) -> None:
+        """See `Outbox.done`; what was cut is a call of its own."""
+        if cut is not None:
+            self._record(Call("cut", request_id, cut))
         self._record(Call("done", request_id, usage))
 
     def complete(
@@ -219,6 +223,9 @@ class ScriptedEngine:
         """See `Engine.abort`."""
         self.aborted.append(request_id)
         self._forget(request_id)
+
+    def forget_prefixes(self) -> None:
+        """See `Engine`; there are none."""
 
     def stats(self) -> EngineStats:
         """See `Engine.stats`."""

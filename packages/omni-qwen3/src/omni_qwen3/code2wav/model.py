@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
@@ -19,7 +20,7 @@ from omni_qwen3.code2wav.config import Code2WavConfig, load_config
 from omni_qwen3.code2wav.layers import CausalConv, DecoderBlock, SnakeBeta
 from omni_qwen3.code2wav.memory import Past
 from omni_qwen3.code2wav.transformer import Positions, TransformerLayer, UpsampleStage
-from omni_qwen3.weights import Checkpoint, Weights, open_weights
+from omni_qwen3.weights import Checkpoint, Part, Weights, open_weights
 
 PREFIX = "code2wav."
 PIECE_FRAMES = 16
@@ -135,9 +136,16 @@ def load_model(
     model_path: str, *, device: str, dtype: str, report: Callable[[str], None]
 ) -> Code2Wav:
     """The vocoder of a checkpoint."""
+    return load_part(model_path, device=device, dtype=dtype, report=report).made
+
+
+def load_part(
+    model_path: str, *, device: str, dtype: str, report: Callable[[str], None]
+) -> Part[Code2Wav]:
+    """The same, and how it is made of other weights."""
     config = load_config(model_path)
     with Checkpoint(model_path) as checkpoint:
         weights = open_weights(checkpoint, (PREFIX,), device=device, dtype=dtype, report=report)
-        model = Code2Wav.load(weights, config)
+        model = weights.part(partial(Code2Wav.load, config=config))
         weights.finish()
-    return model
+    return Part(model, weights.parts[0].make)

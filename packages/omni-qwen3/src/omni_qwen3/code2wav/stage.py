@@ -15,8 +15,9 @@ from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.streaming import StreamingScheduler, StreamingVocoder
 from omni_core.specs import StageContext
 from omni_core.steps import build_bank
-from omni_qwen3.code2wav.model import PIECE_FRAMES, load_model
+from omni_qwen3.code2wav.model import PIECE_FRAMES, PREFIX, load_part
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder, WindowVocoder
+from omni_qwen3.renew import loader
 
 Decode: TypeAlias = Literal["stateful", "window"]
 
@@ -69,7 +70,9 @@ class Options:
 def build(ctx: StageContext) -> Scheduler:
     """The stage's scheduler over the vocoder of the checkpoint."""
     options = Options.parse(ctx.stage.name, ctx.stage.options)
-    model = load_model(ctx.model_path, device=ctx.device, dtype=ctx.dtype, report=ctx.report)
+    part = load_part(ctx.model_path, device=ctx.device, dtype=ctx.dtype, report=ctx.report)
+    ctx.loads(loader(ctx, (part,), (PREFIX,)))
+    model = part.made
     bank = build_bank(ctx)
     cadence = Cadence(initial_frames=options.initial_frames, steady_frames=options.steady_frames)
     vocoder: StreamingVocoder

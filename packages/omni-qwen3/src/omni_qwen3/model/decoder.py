@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -72,13 +73,20 @@ class Decoder:
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> Decoder:
         """From everything under `prefix`."""
         layers = [
-            DecoderLayer.load(weights, f"{prefix}layers.{layer}.", config, layer)
+            weights.part(
+                partial(
+                    DecoderLayer.load,
+                    prefix=f"{prefix}layers.{layer}.",
+                    config=config,
+                    layer=layer,
+                )
+            )
             for layer in range(config.layers)
         ]
         return cls(
             rope=Rope.of(config.rope, config.head_dim, weights.device),
             layers=tuple(layers),
-            norm=RMSNorm.load(weights, f"{prefix}norm.weight", config),
+            norm=weights.part(partial(RMSNorm.load, name=f"{prefix}norm.weight", config=config)),
         )
 
     def __call__(

@@ -217,10 +217,12 @@ class CodePredictor:
     ) -> None:
         """`bank` may make the steps faster; without one they stay as they are."""
         layers = tuple(
-            PredictorLayer.load(weights, f"{prefix}model.layers.{layer}.", config)
+            weights.part(
+                partial(PredictorLayer.load, prefix=f"{prefix}model.layers.{layer}.", config=config)
+            )
             for layer in range(config.layers)
         )
-        norm = RMSNorm.load(weights, f"{prefix}model.norm.weight", config)
+        norm = weights.part(partial(RMSNorm.load, name=f"{prefix}model.norm.weight", config=config))
         self._places = _places(weights, prefix, config, code_groups)
         self._layers = config.layers
         self._cache_row = (config.kv_heads, code_groups, config.head_dim)

@@ -56,7 +56,7 @@ def load_model(ctx: StageContext, bank: StepBank) -> SglangModel[SglangTalker]:
         weights = open_weights(
             checkpoint, PREFIXES, device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
-        runner = SglangTalker(weights, config, tts_marks(checkpoint, config), bank)
+        runner = SglangTalker(weights, config, tts_marks(weights, config), bank)
         weights.finish()
     return SglangModel(
         runner=runner,

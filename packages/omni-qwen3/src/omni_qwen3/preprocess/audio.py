@@ -15,6 +15,8 @@ from omni_qwen3.preprocess.settings import AudioSettings
 FRAMES_PER_CHUNK = 100
 """The encoder's convolutions see this many mel frames at a time (2 * audio_config.n_window)."""
 TOKENS_PER_CHUNK = 13
+SHORT_CLIP_S = 0.1
+"""What clips without the length of a spectrum's window are padded to."""
 
 
 def audio_tokens(frames: int) -> int:
@@ -41,18 +43,22 @@ class AudioFeatures:
         )
         self._hop, self._window = settings.hop, settings.window
         self.sample_rate = settings.sample_rate
-        self._min_samples = settings.window // 2 + 1
+        self._shortest = settings.window // 2 + 1
+        """Samples that a spectrum needs: it mirrors half a window at each end."""
 
     def check(self, samples: FloatArray) -> None:
-        """MediaError unless a clip (n,) is long enough for one window of the spectrogram."""
-        if len(samples) >= self._min_samples:
-            return
-        shortest_ms = 1000 * self._min_samples / self.sample_rate
-        raise MediaError(
-            f"the audio has {len(samples)} samples; send at least {shortest_ms:.1f} ms of sound"
-            if len(samples)
-            else "the audio is empty: it decodes to no samples"
-        )
+        """MediaError for a clip (n,) without samples."""
+        if not len(samples):
+            raise MediaError("the audio is empty: it decodes to no samples")
+
+    def padded_samples(self, samples: list[int]) -> int:
+        """Length to which clips of so many samples, those of one prompt, are padded with silence:
+        the longest of them, as in transformers. Where that cannot make a spectrum, each is encoded
+        as it would be beside `SHORT_CLIP_S` of silence."""
+        longest = max(samples)
+        if longest >= self._shortest:
+            return longest
+        return max(self._shortest, round(SHORT_CLIP_S * self.sample_rate))
 
     def frames(self, samples: int, padded_samples: int) -> int:
         """Mel frames of a clip that is padded with silence to the longest of its prompt."""
@@ -67,8 +73,7 @@ class AudioFeatures:
     def __call__(self, clips: list[FloatArray], padded_samples: int) -> list[FloatArray]:
         """Checked clips (n,) at `sample_rate` -> features (mel_bins, frames) of each.
 
-        All clips of a prompt are padded to its longest, as transformers does, which shows in the
-        last frames of the shorter ones.
+        `padded_samples` of a prompt's clips shows in the last frames of those that are shorter.
         """
         padded = torch.zeros(len(clips), padded_samples)
         for row, clip in zip(padded, clips, strict=True):

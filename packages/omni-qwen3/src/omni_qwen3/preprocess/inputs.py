@@ -30,6 +30,7 @@ class EncoderInputs:
     def sizes(self, media: Sequence[Item], options: MediaOptions) -> MediaSizes:
         """Sizes of a prompt's media, each kind in message order."""
         samples = [item.measures.samples for item in _sounding(media)]
+        padded = self._features.padded_samples(samples) if samples else 0
         video = self._settings.video
         return MediaSizes(
             image_grids=[item.measures.grid for item in _of(media, "image")],
@@ -37,7 +38,7 @@ class EncoderInputs:
             second_per_grid=[
                 video.seconds_per_grid(item.measures.fps) for item in _of(media, "video")
             ],
-            audio_lengths=[self._features.frames(count, max(samples)) for count in samples],
+            audio_lengths=[self._features.frames(count, padded) for count in samples],
             use_audio_in_video=options.use_audio_in_video,
         )
 
@@ -92,7 +93,7 @@ class EncoderInputs:
     def audio(self, media: Sequence[Item], sizes: MediaSizes, rows: IntArray) -> Audio:
         """Clips, and sound tracks in their videos' places."""
         items, lengths = _sounding(media), sizes.audio_lengths
-        padded = max(item.measures.samples for item in items)
+        padded = self._features.padded_samples([item.measures.samples for item in items])
         new = [item.sound for item in items if item.sound is not None]
         made = iter(self._features(new, padded) if new else [])
         # What the encoder pads a clip's chunks to shows in its rows, like the silence after it.

@@ -16,11 +16,11 @@ from PIL import Image
 from omni_core.errors import RequestError
 from omni_core.media import (
     MediaLimits,
+    SharedFetches,
     VideoClip,
     load_audio,
     load_image,
     load_video,
-    media_bytes,
 )
 from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
@@ -88,25 +88,35 @@ class MediaLoader:
         self._settings = settings
         self._features = features
         self._limits = limits
+        self._fetches = SharedFetches()
         self._measures: LRU[Measures] = LRU(max_entries=remembered)
 
     def fetch(self, messages: Sequence[Message], options: MediaOptions) -> list[Encoded]:
-        """The bytes of every item, in message order; waits for the hosts of URLs.
+        """The bytes of every item, in message order; waits for the hosts of URLs, each of which is
+        asked once.
 
         The first item that fails raises, here and in `decode`; `param` of the error is the item's
         own `param`, or else its place in the messages.
         """
         found = []
+        by_url: dict[str, bytes] = {}
         for turn, message in enumerate(messages):
             for place, part in enumerate(message.content):
                 if isinstance(part, MediaPart):
                     param = part.param or f"messages[{turn}].content[{place}]"
                     with _blaming(param):
-                        data = media_bytes(part, self._limits)
+                        data = self._bytes_of(part, by_url)
                         found.append(
                             Encoded(part.kind, data, param, self._key(part, data, options))
                         )
         return found
+
+    def _bytes_of(self, part: MediaPart, by_url: dict[str, bytes]) -> bytes:
+        if part.data is not None or part.url is None:
+            return self._fetches.bytes_of(part, self._limits)
+        if part.url not in by_url:
+            by_url[part.url] = self._fetches.bytes_of(part, self._limits)
+        return by_url[part.url]
 
     def recall(self, items: Sequence[Encoded]) -> list[Measures | None]:
         """What is remembered of items that need not be decoded again."""

@@ -35,6 +35,7 @@ from omni_server.cli.overrides import parse_overrides
 
 _LIMITS: Final = AdmissionLimits()
 _ORIGIN: Final = re.compile(r"\*|https?://[^/\s,]+")
+_DIRECTORY: Final = re.compile(r"[^\0]+")
 
 SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "host": text("address to listen on"),
@@ -57,6 +58,7 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "drain_timeout_s": number("how long Ctrl-C waits for open requests, seconds", least=0),
     "api_key_file": text("keys that clients need, one a line", optional=True),
     "admin_key_file": text("keys of operators, one a line", optional=True),
+    "weights_dir": words("directories that new weights may be loaded from", _DIRECTORY),
     "metrics_access": choice("who may read /metrics", "auto", "open", "key"),
     "cors_origin": words("origins of web pages that may call the API, or *", _ORIGIN),
     "rate_limit": whole("requests a minute for each client", least=1, optional=True),
@@ -78,6 +80,7 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "drain_timeout_s": 30.0,
     "api_key_file": None,
     "admin_key_file": None,
+    "weights_dir": None,
     "metrics_access": "auto",
     "cors_origin": None,
     "rate_limit": None,

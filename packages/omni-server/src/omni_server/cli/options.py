@@ -84,6 +84,13 @@ AdminKeyFile: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Keys of operators, who get the routes under /admin/; or OMNI_ADMIN_KEY."),
 ]
+WeightsDir: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Directory under which operators may load new weights from, besides the model's; may "
+        "be given again."
+    ),
+]
 MetricsAccess: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Who may read /metrics: open, key, or auto: open on loopback."),

@@ -15,6 +15,8 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -55,11 +57,12 @@ from omni_server.cli.options import (
     ServedModelName,
     Variant,
     WatchdogTimeoutS,
+    WeightsDir,
 )
 from omni_server.cli.progress import Progress, progress_on
 from omni_server.door import Door
 from omni_server.http import HttpServer, bind, http_server
-from omni_server.settings import MIB, Settings
+from omni_server.settings import MIB, Settings, media_limits
 
 READY = "Omni is ready on "
 """What precedes the URL on the line that says so; `omni demo` waits for it."""
@@ -95,6 +98,7 @@ def serve(
     api_key: ApiKey = None,
     api_key_file: ApiKeyFile = None,
     admin_key_file: AdminKeyFile = None,
+    weights_dir: WeightsDir = None,
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
@@ -113,6 +117,7 @@ def start(configuration: Configuration, api_keys: Sequence[str] = ()) -> None:
     progress = progress_on(sys.stdout, typer.echo)
     settings = settings_of(configuration, api_keys)
     pipeline = load(configuration, progress)
+    settings = replace(settings, media=media_limits(pipeline.entry_options))
     server = {name: setting.value for name, setting in configuration.server.items()}
     security.warn_if_open(configuration.server, settings.api_keys)
 
@@ -140,6 +145,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         admin_keys=security.admin_keys(server),
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
+        weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
         rate_limit=server["rate_limit"].value,
     )
 

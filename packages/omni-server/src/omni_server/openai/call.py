@@ -6,6 +6,7 @@ Knows the pipeline's own description of itself and the request's meaning. Pure: 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ from omni_core.types import (
     MediaOptions,
     MediaPart,
     Modality,
+    Part,
     Request,
     RequestParams,
     SamplingParams,
+    Shared,
 )
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.openai.messages import MessageRules, to_messages
@@ -119,7 +122,24 @@ def _choices(request: Request, chat: ChatBody, max_inline_bytes: int) -> tuple[R
             f"together they may be {max_inline_bytes}; ask for fewer choices, or send URLs.",
             param="n",
         )
+    if wanted > 1:
+        request = _sharing_media(request, Shared(by=uuid.uuid4().hex, requests=wanted))
     return tuple(_seeded(request, choice) for choice in range(wanted))
+
+
+def _sharing_media(request: Request, shared: Shared) -> Request:
+    """The request with its media named as those of all choices, which are fetched once."""
+    messages = tuple(
+        msgspec.structs.replace(message, content=tuple(_share(p, shared) for p in message.content))
+        for message in request.messages
+    )
+    return msgspec.structs.replace(request, messages=messages)
+
+
+def _share(part: Part, shared: Shared) -> Part:
+    if isinstance(part, MediaPart) and part.url is not None:
+        return msgspec.structs.replace(part, shared=shared)
+    return part
 
 
 def _inline_bytes(request: Request) -> int:

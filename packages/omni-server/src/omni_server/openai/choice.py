@@ -70,6 +70,7 @@ class Choice:
             audio = await asyncio.to_thread(
                 audio_object, self.sound, audio_format, audio_id, transcript, expires_at
             )
+            audio["finish_reason"] = self.finished.audio_finish_reason
         choice = choice_object(
             self.index,
             transcript,

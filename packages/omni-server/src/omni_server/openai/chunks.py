@@ -3,7 +3,7 @@
 Knows the order OpenAI's clients rely on: role, then text, calls and audio, the audio's expiry, one
 finish reason, usage. What is said once (an audio's id, its rate, a call's id and name) is sent
 once, because clients add up the strings and numbers of all deltas. Extensions: `sample_rate` beside
-audio data, `timeline`.
+audio data, `finish_reason` beside its expiry, `timeline`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class ChunkWriter:
             if rest := self._pcm.flush():
                 yield self._audio({"data": rest})
             expires_at = remember(self._ids.audio_id_of(self._index), "".join(self._transcript))
-            yield self._audio({"expires_at": expires_at})
+            reason = finished.audio_finish_reason
+            yield self._audio({"expires_at": expires_at, "finish_reason": reason})
         last = self._delta({}, finished.finish_reason)
         if self._call.include_timeline:
             last["timeline"] = timeline_object(finished.timeline)

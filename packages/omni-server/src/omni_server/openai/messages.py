@@ -29,7 +29,7 @@ from omni_server.schema.chat import (
     UrlObject,
     VideoUrlContent,
 )
-from omni_server.schema.decode import short_value
+from omni_server.schema.decode import require_shallow, short_value
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -166,6 +166,7 @@ def _earlier_call(call: MessageToolCall, path: str) -> ToolCall:
             f"'{path}.function.arguments' is not the JSON text of an object: {exc}.",
             param=f"{path}.function.arguments",
         ) from exc
+    require_shallow(arguments, f"{path}.function.arguments")
     return ToolCall(call_id=call.id, name=call.function.name, arguments=arguments)
 
 

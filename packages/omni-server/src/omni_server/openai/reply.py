@@ -1,7 +1,8 @@
 """What a chat call answers with: the completion object and its parts.
 
 Shapes follow `ChatCompletion` of the openai package. Extensions, marked
-where they are made: `sample_rate` beside audio data, `timeline`, and finer token details.
+where they are made: `sample_rate` and `finish_reason` beside audio data, `timeline`, and finer
+token details.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class _File:
 
 
 class _Events:
-    """As OpenAI's `speech.audio.delta` events, and `speech.audio.done` with the usage."""
+    """As OpenAI's `speech.audio.delta` events, and `speech.audio.done` with the usage and, beyond
+    OpenAI's, the finish reason."""
 
     def __init__(self) -> None:
         self._pieces = Base64Pieces()
@@ -125,8 +126,9 @@ class _Events:
         """See `_Packing`."""
         spoken, made = finished.usage.prompt_tokens, finished.usage.audio_tokens
         usage = {"input_tokens": spoken, "output_tokens": made, "total_tokens": spoken + made}
-        done = sse({"type": "speech.audio.done", "usage": usage})
-        return self._delta(self._pieces.flush()) + done
+        reason = finished.audio_finish_reason
+        done = {"type": "speech.audio.done", "usage": usage, "finish_reason": reason}
+        return self._delta(self._pieces.flush()) + sse(done)
 
     def _delta(self, audio: str) -> bytes:
         return sse({"type": "speech.audio.delta", "audio": audio}) if audio else b""

@@ -12,6 +12,7 @@ from typing import Final
 from omni_core.errors import RequestError
 from omni_core.types import Tool, ToolUse
 from omni_server.schema.chat import ChatBody, FunctionReference, ToolChoice, ToolDefinition
+from omni_server.schema.decode import require_shallow
 
 MAX_TOOLS: Final = 128
 MAX_SCHEMA_BYTES: Final = 64 * 1024
@@ -48,7 +49,8 @@ def tool_use(body: ChatBody) -> ToolUse | None:
 
 
 def schema_text(schema: dict[str, object], path: str) -> str:
-    """A JSON schema as text, within the limit."""
+    """A JSON schema as text, within the limits."""
+    require_shallow(schema, path)
     text = json.dumps(schema)
     if len(text) > MAX_SCHEMA_BYTES:
         raise RequestError(f"'{path}' has more than {MAX_SCHEMA_BYTES} bytes.", param=path)

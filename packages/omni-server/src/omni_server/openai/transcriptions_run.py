@@ -148,7 +148,7 @@ class _Asking:
             arrivals.put(index, Finished(finish_reason="stop", usage=Usage()))
             return
         model = self._call.model
-        clip = await asyncio.to_thread(float_wav, samples, model.sample_rate, model.min_clip_s)
+        clip = await asyncio.to_thread(float_wav, samples, model.sample_rate)
         while True:
             try:
                 async with aclosing(self._pipeline.generate(self._request(clip))) as events:

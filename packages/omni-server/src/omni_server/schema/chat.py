@@ -7,14 +7,15 @@ decided here.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 INT64_MAX = 2**63 - 1
-NULL = msgspec.Raw(b"null")
-"""Of fields that are only compared, so that nothing is built from whatever they hold."""
+NULL: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+"""Of fields that are only compared, so that nothing is built from whatever they hold; not a plain
+default, which msgspec could not write into a JSON schema."""
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -27,7 +28,8 @@ PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 FramesPerSecond: TypeAlias = Annotated[float, Meta(gt=0)]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+"""Up to 31 years: a form can say "inf", which is more than clocks count."""
 ParticipantName: TypeAlias = Annotated[str, Meta(max_length=64)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
@@ -52,9 +54,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class UrlObject(msgspec.Struct):
-    """`{"url": ...}`; other keys, such as `detail`, are hints nobody here needs."""
+    """`{"url": ...}`; other keys are ignored."""
 
     url: str
+
+
+class ImageUrl(UrlObject):
+    """A picture's URL; `detail` is a hint that `max_pixels` makes exact, and nobody here needs."""
+
+    detail: Literal["auto", "low", "high"] | None = None
 
 
 class TextContent(msgspec.Struct, tag_field="type", tag="text"):
@@ -91,7 +99,7 @@ class AudioUrlContent(msgspec.Struct, tag_field="type", tag="audio_url"):
 class ImageUrlContent(msgspec.Struct, tag_field="type", tag="image_url"):
     """An image part by URL."""
 
-    image_url: str | UrlObject
+    image_url: str | ImageUrl
 
 
 class VideoUrlContent(msgspec.Struct, tag_field="type", tag="video_url"):
@@ -164,7 +172,7 @@ class ToolDefinition(msgspec.Struct, kw_only=True):
 class ToolReference(msgspec.Struct, kw_only=True):
     """One of `tools`, by its name."""
 
-    type: str = "function"
+    type: Literal["function"] = "function"
     function: FunctionReference
 
 
@@ -202,7 +210,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 class Prediction(msgspec.Struct, kw_only=True):
     """A guess at the reply, which servers may use to be faster and this one does not."""
 
-    type: str
+    type: Literal["content"]
     content: msgspec.Raw
 
 
@@ -257,7 +265,7 @@ class ChatBody(SamplingFields, kw_only=True):
     metadata: dict[str, str] | None = None
     prediction: Prediction | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
+    prompt_cache_retention: Literal["in-memory", "in_memory", "24h"] | None = None
 
     functions: msgspec.Raw = NULL
     function_call: msgspec.Raw = NULL

@@ -5,8 +5,6 @@ Knows msgspec's messages. Knows no endpoint.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
@@ -14,15 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from omni_core.errors import RequestError
+from omni_server.schema.culprit import MAX_DEPTH, Culprit, find_culprit, find_deep, join
 
 T = TypeVar("T")
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
-_CONSTANT = re.compile(rb"[:\[,]\s*-?(?:NaN|Infinity)\s*[,\]}]")
-"""How many clients write numbers that are none, which Python's json reads and JSON forbids."""
-_MOST_SEARCHED_BYTES = 1024 * 1024
-"""Of a body that is no JSON; finding the field at fault in a larger one would hold up others."""
 _SHORT_BYTES = 64
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 _NAME = re.compile(r"\b(str|int|float|bool)\b")
@@ -39,15 +34,10 @@ def decode_body(
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as exc:
         raise invalid_field(exc, "", hints) from exc
-    except (msgspec.DecodeError, RecursionError) as exc:
-        path = _not_a_number(body) if len(body) <= _MOST_SEARCHED_BYTES else None
-        if path is not None:
-            raise RequestError(
-                f"Invalid value for '{path}': NaN and Infinity are no numbers of JSON.", param=path
-            ) from exc
-        raise RequestError(
-            f"The request body is not valid JSON: {exc}.", code="invalid_json"
-        ) from exc
+    except msgspec.DecodeError as exc:
+        raise _no_json(find_culprit(body), exc) from exc
+    except RecursionError as exc:
+        raise _no_json(find_deep(body), exc) from exc
 
 
 def convert_field(value: Any, kind: type[T], path: str) -> T:
@@ -117,6 +107,19 @@ def decode_json(text: str | msgspec.Raw, path: str) -> Any:
         ) from exc
 
 
+def require_shallow(value: Any, path: str) -> None:
+    """RequestError for JSON at `path` that is nested deeper than its next readers can follow."""
+    if _is_deeper(value, MAX_DEPTH):
+        raise RequestError(f"'{path}' is nested more than {MAX_DEPTH} deep.", param=path)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    within = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in within)
+
+
 def invalid_field(
     error: msgspec.ValidationError, prefix: str, hints: Mapping[str, str] | None
 ) -> RequestError:
@@ -125,13 +128,13 @@ def invalid_field(
     problem, below = (found["problem"], found["path"] or "") if found else (str(error), "")
     missing = _MISSING.match(problem)
     if missing:
-        param = _join(_join(prefix, below), missing["field"])
+        param = join(join(prefix, below), missing["field"])
         return RequestError(
             f"Missing required parameter: '{param}'.",
             param=param,
             code="missing_required_parameter",
         )
-    param = _join(prefix, below)
+    param = join(prefix, below)
     problem = _NAME.sub(lambda name: _JSON_NAMES[name[0]], problem.replace("`", ""))
     hint = (hints or {}).get(param.rpartition(".")[2], "")
     expected = f"; {hint}" if hint else ""
@@ -141,31 +144,8 @@ def invalid_field(
     )
 
 
-def _not_a_number(body: bytes | bytearray) -> str | None:
-    """Path of the first NaN or Infinity in a body that is JSON otherwise."""
-    if not _CONSTANT.search(body):
-        return None
-    try:
-        return _path_to_constant(json.loads(body))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _path_to_constant(value: Any) -> str | None:
-    if isinstance(value, float):
-        return None if math.isfinite(value) else ""
-    steps: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, dict):
-        steps = value.items()
-    elif isinstance(value, list):
-        steps = ((f"[{index}]", item) for index, item in enumerate(value))
-    for step, item in steps:
-        below = _path_to_constant(item)
-        if below is not None:
-            return _join(step, below)
-    return None
-
-
-def _join(prefix: str, below: str) -> str:
-    separator = "" if not prefix or not below or below.startswith("[") else "."
-    return f"{prefix}{separator}{below}"
+def _no_json(culprit: Culprit | None, error: Exception) -> RequestError:
+    if culprit is None:
+        return RequestError(f"The request body is not valid JSON: {error}.", code="invalid_json")
+    where = f"Invalid value for '{culprit.path}'" if culprit.path else "Invalid request body"
+    return RequestError(f"{where}: {culprit.problem}.", param=culprit.path or None)

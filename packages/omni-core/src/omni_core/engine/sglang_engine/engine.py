@@ -136,6 +136,13 @@ class SglangEngine:
             self._residents.drop(request_id)
         self._stalled, self._rows = False, NOTHING
 
+    def forget_prefixes(self) -> None:
+        """See `Engine`."""
+        if not self._residents.empty:
+            raise ValueError("prefixes cannot be forgotten while there are requests")
+        with inference():
+            self._scheduler.forget_prefixes()
+
     def stats(self) -> EngineStats:
         """See `Engine`."""
         tokens = self._scheduler.token_counts()

@@ -8,6 +8,7 @@ a pipe. Knows nothing of processes, nor of how a model is split.
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -59,7 +60,18 @@ class Stepped(msgspec.Struct, frozen=True, tag=True):
     """`Engine.step`."""
 
 
-Entry: TypeAlias = Added | Fed | Aborted | Stepped
+class Logging(msgspec.Struct, frozen=True, tag=True):
+    """No call: what the first rank logs from here on."""
+
+    level: int
+    """The least, as Python's logging counts."""
+
+
+class Forgotten(msgspec.Struct, frozen=True, tag=True):
+    """`Engine.forget_prefixes`."""
+
+
+Entry: TypeAlias = Added | Fed | Aborted | Stepped | Logging | Forgotten
 
 
 class Journal:
@@ -93,7 +105,11 @@ def entries(pipe: Connection) -> Iterator[Entry]:
 
 
 class LeadingEngine:
-    """`Engine` of the first rank: an engine whose calls are told to the others."""
+    """`Engine` of the first rank: an engine whose calls are told to the others.
+
+    So is the level of its process's log, before the next call: between calls they have nothing to
+    log.
+    """
 
     def __init__(
         self, engine: Engine, journal: Journal, cause: Callable[[Exception], Exception]
@@ -106,6 +122,7 @@ class LeadingEngine:
         self._journal = journal
         self._cause = cause
         self._stepped = journal.encode(Stepped())
+        self._log_level: int | None = None
 
     def session(self) -> AbstractContextManager[object]:
         """See `Engine`."""
@@ -116,11 +133,11 @@ class LeadingEngine:
         plain = replace(request, constraint=None)
         frames = self._journal.encode(Added(plain, request.constraint is not None))
         self._engine.add(request)
-        self._journal.write(frames)
+        self._tell(frames)
 
     def feed(self, request_id: str, chunk: Any) -> None:
         """See `Engine`."""
-        self._journal.write(self._journal.encode(Fed(request_id, chunk)))
+        self._tell(self._journal.encode(Fed(request_id, chunk)))
         self._engine.feed(request_id, chunk)
 
     def runnable(self) -> bool:
@@ -134,19 +151,31 @@ class LeadingEngine:
     def step(self) -> list[StepOutput]:
         """See `Engine`. The others are told first: the step waits for what they compute."""
         try:
-            self._journal.write(self._stepped)
+            self._tell(self._stepped)
             return self._engine.step()
         except (RuntimeError, OSError) as exc:
             raise self._cause(exc) from exc
 
     def abort(self, request_id: str) -> None:
         """See `Engine`."""
-        self._journal.write(self._journal.encode(Aborted(request_id)))
+        self._tell(self._journal.encode(Aborted(request_id)))
         self._engine.abort(request_id)
+
+    def forget_prefixes(self) -> None:
+        """See `Engine`."""
+        self._tell(self._journal.encode(Forgotten()))
+        self._engine.forget_prefixes()
 
     def stats(self) -> EngineStats:
         """See `Engine`."""
         return self._engine.stats()
+
+    def _tell(self, frames: Sequence[Frame]) -> None:
+        level = logging.getLogger().level
+        if level != self._log_level:
+            self._log_level = level
+            self._journal.write(self._journal.encode(Logging(level)))
+        self._journal.write(frames)
 
 
 class KeptElsewhere:
@@ -186,5 +215,9 @@ def follow(
                 case Stepped():
                     with contextlib.suppress(RequestFailedError):
                         engine.step()
+                case Logging(level):
+                    logging.getLogger().setLevel(level)
+                case Forgotten():
+                    engine.forget_prefixes()
                 case _:
                     assert_never(entry)

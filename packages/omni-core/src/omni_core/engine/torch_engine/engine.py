@@ -138,6 +138,12 @@ class TorchEngine:
         with inference():
             self._residents.end(request_id)
 
+    def forget_prefixes(self) -> None:
+        """See `Engine`."""
+        if self._residents.waiting or self._residents.running:
+            raise ValueError("prefixes cannot be forgotten while there are requests")
+        self._memory.forget()
+
     def stats(self) -> EngineStats:
         """See `Engine`."""
         return EngineStats(

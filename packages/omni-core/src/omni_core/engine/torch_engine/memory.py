@@ -122,6 +122,10 @@ class KVMemory:
                 self._unmapped.append((held.row, index, node.page))
             held.shared.append(node)
 
+    def forget(self) -> None:
+        """Give up every cached page that no sequence uses."""
+        self._cache.pages.give(self._tree.evict(self._tree.unused))
+
     def map(self) -> None:
         """Bring the page tables on the device up to date; before each forward."""
         if self._unmapped:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch.nn.attention.varlen import varlen_attn
 
 from omni_core.engine.base import Attend, AttentionParts, Segment
 from omni_core.engine.common.transfer import upload
@@ -54,6 +53,9 @@ class SequenceAttention:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See `AttentionBatch`. The kernel puts a sequence's last row at its last token."""
+        # Here, as it loads torch's compiler: seconds and 100 MB of a process without a card.
+        from torch.nn.attention.varlen import varlen_attn
+
         keys, values = self.keys[layer], self.values[layer]
         keys.index_copy_(0, self.newest, k)
         values.index_copy_(0, self.newest, v)

@@ -1,0 +1,217 @@
+"""GET /openapi.json: every route with the fields of its body, its answers and its errors.
+
+Routes read their bodies themselves, so FastAPI knows no more of them than paths: what they take and
+give is said here, in the types that the bodies are decoded to. Decodes and answers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from fastapi import FastAPI
+
+from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
+from omni_core.pipeline import Health
+from omni_server.admin import LogLevelBody, ProfileBody
+from omni_server.guard import ADMIN, PROBES
+from omni_server.health import Readiness
+from omni_server.openai.transcriptions_call import FILE
+from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
+from omni_server.schema import answers
+from omni_server.schema.chat import ChatBody, SamplingFields
+from omni_server.schema.speech import SpeechBody
+from omni_server.schema.transcriptions import TranscriptionForm
+from omni_server.settings import Settings
+from omni_server.weights import WeightsBody
+
+Json: TypeAlias = dict[str, Any]
+JSON: Final = "application/json"
+FORM: Final = "multipart/form-data"
+EVENTS: Final = "text/event-stream"
+TEXT: Final = "text/plain"
+RAW: Final = None
+"""Of an answer that is text or a file."""
+_SCHEMAS: Final = "#/components/schemas/"
+_REQUEST_ID: Final[Json] = {
+    "name": "x-request-id",
+    "in": "header",
+    "description": "What the client calls this request, to cancel it by; the answer repeats it.",
+    "schema": {"type": "string", "maxLength": 128, "pattern": "^[ -~]*$"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What one method of one path takes and gives."""
+
+    answers: Mapping[str, Any]
+    """{media type: type of the content, or several, or `RAW`}"""
+    body: tuple[str, Any] | None = None
+    """(media type, type)"""
+    statuses: tuple[str, ...] = ("200",)
+    is_work: bool = False
+    """Runs under an id that can be cancelled."""
+
+    @property
+    def types(self) -> list[Any]:
+        """All types it mentions."""
+        said = [] if self.body is None else [self.body[1]]
+        for kind in self.answers.values():
+            said += kind if isinstance(kind, tuple) else [kind]
+        return [kind for kind in said if kind is not RAW]
+
+
+_SPEECH_TO_TEXT: Final = Operation(
+    body=(FORM, TranscriptionForm),
+    answers={
+        JSON: (answers.Transcription, answers.VerboseTranscription),
+        TEXT: RAW,
+        SUBRIP: RAW,
+        WEBVTT: RAW,
+        EVENTS: answers.TranscriptEvent,
+    },
+    is_work=True,
+)
+_DOOR: Final = Operation(answers={JSON: answers.DoorAnswer})
+OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
+    ("post", "/v1/chat/completions"): Operation(
+        body=(JSON, ChatBody),
+        answers={JSON: answers.ChatCompletion, EVENTS: answers.ChatCompletionChunk},
+        is_work=True,
+    ),
+    ("post", "/v1/audio/speech"): Operation(
+        body=(JSON, SpeechBody),
+        answers={**dict.fromkeys(STREAM_MEDIA_TYPES.values()), EVENTS: answers.SpeechEvent},
+        is_work=True,
+    ),
+    ("post", "/v1/audio/transcriptions"): _SPEECH_TO_TEXT,
+    ("post", "/v1/audio/translations"): _SPEECH_TO_TEXT,
+    ("get", "/v1/audio/voices"): Operation(answers={JSON: answers.VoiceList}),
+    ("post", "/v1/audio/voices"): Operation(answers={}, statuses=()),
+    ("delete", "/v1/audio/voices/{voice_id}"): Operation(answers={}, statuses=()),
+    ("get", "/v1/models"): Operation(answers={JSON: answers.ModelList}),
+    ("get", "/v1/models/{model_id}"): Operation(answers={JSON: answers.Model}),
+    ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: answers.Cancelled}),
+    ("get", "/health"): Operation(answers={JSON: Health}, statuses=("200", "503")),
+    ("get", "/ready"): Operation(answers={JSON: Readiness}, statuses=("200", "503")),
+    ("get", "/live"): Operation(answers={JSON: answers.Liveness}),
+    ("get", "/metrics"): Operation(answers={TEXT: RAW}),
+    ("get", "/version"): Operation(answers={JSON: answers.Account}),
+    ("get", "/admin/info"): Operation(answers={JSON: answers.Account}),
+    ("post", "/admin/pause"): _DOOR,
+    ("post", "/admin/continue"): _DOOR,
+    ("get", "/admin/log-level"): Operation(answers={JSON: LogLevelBody}),
+    ("put", "/admin/log-level"): Operation(body=(JSON, LogLevelBody), answers={JSON: LogLevelBody}),
+    ("post", "/admin/profile"): Operation(body=(JSON, ProfileBody), answers={TEXT: RAW}),
+    ("post", "/admin/weights"): Operation(
+        body=(JSON, WeightsBody), answers={JSON: answers.WeightsLoaded}
+    ),
+}
+"""Every route of the server."""
+
+
+class DocumentedApi(FastAPI):
+    """An application whose document says what its routes take and give."""
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        super().__init__(**options)
+        self._settings = settings
+        self._document: Json | None = None
+
+    def openapi(self) -> Json:
+        """The document, made once."""
+        if self._document is None:
+            self._document = documented(super().openapi(), self._settings)
+        return self._document
+
+
+def documented(paths_alone: Json, settings: Settings) -> Json:
+    """FastAPI's document with bodies, answers, errors and keys."""
+    schemas = _Schemas(OPERATIONS.values())
+    paths = {
+        path: {
+            method: _operation(method, path, said, schemas, settings)
+            for method, said in methods.items()
+        }
+        for path, methods in paths_alone["paths"].items()
+    }
+    error = {"description": "What is wrong, as OpenAI's error object.", "content": {}}
+    error["content"] = {JSON: {"schema": schemas.of(answers.ErrorAnswer)}}
+    components: Json = {"schemas": schemas.components, "responses": {"Error": error}}
+    if settings.api_keys or settings.admin_keys:
+        components["securitySchemes"] = _SECURITY_SCHEMES
+    return {**paths_alone, "paths": paths, "components": components}
+
+
+@dataclass(slots=True)
+class _Schemas:
+    """JSON schemas of the types that operations mention."""
+
+    operations: Iterable[Operation]
+    components: Json = field(init=False)
+    _places: dict[Any, Json] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = [kind for operation in self.operations for kind in operation.types]
+        kinds += [answers.ErrorAnswer, SamplingFields]
+        places, self.components = msgspec.json.schema_components(
+            kinds, ref_template=_SCHEMAS + "{name}"
+        )
+        self._places = dict(zip(kinds, places, strict=True))
+        for body in (ChatBody, SpeechBody):  # by itself, decoding knows of no stage what it takes
+            stages = self.components[body.__name__]["properties"]["stage_params"]["anyOf"][0]
+            stages["additionalProperties"] = {
+                "anyOf": [self.of(SamplingFields), {"type": "null"}],
+            }
+        form = self.components[TranscriptionForm.__name__]
+        form["properties"] = {FILE: {"type": "string", "format": "binary"}, **form["properties"]}
+        form["required"] = [FILE]
+
+    def of(self, kind: Any) -> Json:
+        """The schema of a type, or of several, as a reference to where it stands."""
+        if isinstance(kind, tuple):
+            return {"anyOf": [self._places[alternative] for alternative in kind]}
+        return self._places[kind]
+
+
+def _operation(method: str, path: str, said: Json, schemas: _Schemas, settings: Settings) -> Json:
+    """What FastAPI says of an operation, and what we know of it."""
+    known = OPERATIONS.get((method, path), Operation(answers={}))
+    result: Json = {**said, "responses": _responses(known, schemas)}
+    if known.body is not None:
+        media_type, kind = known.body
+        content = {media_type: {"schema": schemas.of(kind)}}
+        result["requestBody"] = {"required": True, "content": content}
+    if known.is_work:
+        result["parameters"] = [*said.get("parameters", ()), _REQUEST_ID]
+    result["security"] = _security(path, settings)
+    return result
+
+
+def _responses(known: Operation, schemas: _Schemas) -> Json:
+    content = {
+        media_type: {} if kind is RAW else {"schema": schemas.of(kind)}
+        for media_type, kind in known.answers.items()
+    }
+    answered = {"description": "The answer.", "content": content}
+    error = {"$ref": "#/components/responses/Error"}
+    return {**dict.fromkeys(known.statuses, answered), "4XX": error, "5XX": error}
+
+
+_SECURITY_SCHEMES: Final[Json] = {
+    "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, or the admin's."},
+    "xApiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "adminKey": {"type": "http", "scheme": "bearer", "description": "An admin key."},
+    "xAdminKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def _security(path: str, settings: Settings) -> list[dict[str, list[str]]]:
+    """The keys of which one opens a path; none where it needs none."""
+    if path.startswith(ADMIN):
+        return [{"adminKey": []}, {"xAdminKey": []}]
+    is_open = path in PROBES or (path == "/metrics" and settings.metrics_are_open)
+    return [] if is_open or not settings.api_keys else [{"apiKey": []}, {"xApiKey": []}]
