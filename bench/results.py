@@ -24,6 +24,9 @@ class Case:
     goal: float | None = None
     """Of the ratio, or of ours where there is nobody to compare with; None: only to be known."""
     better: Literal["more", "less"] = "more"
+    low: float | None = None
+    high: float | None = None
+    """The least and the most of the rounds whose median `ours` is; None where it is not told."""
 
     @property
     def ratio(self) -> float | None:
@@ -53,6 +56,7 @@ class Case:
 
     def kept(self) -> dict[str, Any]:
         """The case as a bench's JSON has it."""
+        spread = {} if self.low is None else {"low": self.low, "high": self.high}
         return {
             "case": self.case,
             "ours": self.ours,
@@ -62,6 +66,7 @@ class Case:
             "ratio": self.ratio,
             "goal": self.goal,
             "holds": self.holds,
+            **spread,
         }
 
 
@@ -102,7 +107,7 @@ def _row(case: Case) -> list[str]:
     verdict = {True: "yes", False: "no", None: ""}[case.holds]
     return [
         case.case,
-        _number(case.ours),
+        _ours(case),
         _number(case.other),
         case.other_name or "",
         case.unit,
@@ -110,6 +115,12 @@ def _row(case: Case) -> list[str]:
         _goal(case),
         "skipped" if case.skipped else verdict,
     ]
+
+
+def _ours(case: Case) -> str:
+    if case.low is None:
+        return _number(case.ours)
+    return f"{_number(case.ours)} ({_number(case.low)} to {_number(case.high)})"
 
 
 def _goal(case: Case) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from omni_server.admin import LogLevelBody, ProfileBody
 from omni_server.schema.chat import ChatBody, SamplingFields
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 
 Step: TypeAlias = str | int
@@ -36,9 +37,11 @@ OF_EACH_TYPE: dict[str, Any] = {
 }
 CHAT = "/v1/chat/completions"
 SPEECH = "/v1/audio/speech"
+RAW = "/v1/completions"
 BODIES = {
     ("POST", CHAT): ChatBody,
     ("POST", SPEECH): SpeechBody,
+    ("POST", RAW): CompletionBody,
     ("PUT", "/admin/log-level"): LogLevelBody,
     ("POST", "/admin/profile"): ProfileBody,
 }
@@ -121,7 +124,10 @@ def rows(kind: types.Type) -> Iterator[Row]:
         if name not in good:
             yield Row((), value, f"is {name}")
     for one in kinds:
-        yield from rows_of_one(one)
+        others = good - accepted(one)
+        for row in rows_of_one(one):
+            if row.path or not (isinstance(row.value, str) and "string" in others):
+                yield row
 
 
 def rows_of_one(kind: types.Type) -> Iterator[Row]:

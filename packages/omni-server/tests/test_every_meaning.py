@@ -18,14 +18,17 @@ from omni_core.media import wav_bytes
 from omni_server.admin import LogLevelBody, ProfileBody
 from omni_server.form import MAX_FIELD_BYTES
 from omni_server.schema.chat import ChatBody
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
 
 CHAT = "/v1/chat/completions"
 SPEECH = "/v1/audio/speech"
+RAW = "/v1/completions"
 BODIES = {
     ("POST", CHAT): ChatBody,
     ("POST", SPEECH): SpeechBody,
+    ("POST", RAW): CompletionBody,
     ("PUT", "/admin/log-level"): LogLevelBody,
     ("POST", "/admin/profile"): ProfileBody,
 }
@@ -150,11 +153,23 @@ UNKNOWN = {
         "ref_text": ({"ref_text": "Hi"}, "ref_text"),
         "speaker_embedding": ({"speaker_embedding": [0.5]}, "speaker_embedding"),
     },
+    RAW: {
+        "model": ({"model": "davinci-002"}, "model"),
+        "prompt": ({"prompt": ""}, "prompt"),
+        "prompt[]": ({"prompt": ["a", ""]}, "prompt[1]"),
+        "stop": ({"stop": ""}, "stop"),
+        "stop[]": ({"stop": [""]}, "stop"),
+        "stage_params[...][...]": ({"stage_params": {"nose": {}}}, "stage_params.nose"),
+        **{
+            name: ({name: {"smell": 1}}, name)
+            for name in ("suffix", "response_format", "tools", "modalities", "audio")
+        },
+    },
     "/admin/log-level": {},
     "/admin/profile": {"stage": ({"stage": "nose"}, "stage")},
 }  # fmt: skip
 """{path: {field: (a body with a value that is none of those there are, its name in the error)}}"""
-BASES = {CHAT: {"messages": [HI]}, SPEECH: {"input": "Hi"}}
+BASES = {CHAT: {"messages": [HI]}, SPEECH: {"input": "Hi"}, RAW: {"prompt": "Hi"}}
 FREE = {
     CHAT: {
         "messages[].content[].text", "messages[].content[].refusal", "messages[].refusal",
@@ -164,6 +179,7 @@ FREE = {
         "user", "safety_identifier",
     },
     SPEECH: {"user"},
+    RAW: {"user"},
     "/admin/log-level": set(),
     "/admin/profile": set(),
 }  # fmt: skip

@@ -29,6 +29,12 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsNonStreaming,
     CompletionCreateParamsStreaming,
 )
+from openai.types.completion_create_params import (
+    CompletionCreateParamsNonStreaming as RawCompletionCreateParamsNonStreaming,
+)
+from openai.types.completion_create_params import (
+    CompletionCreateParamsStreaming as RawCompletionCreateParamsStreaming,
+)
 from typing_extensions import is_typeddict
 
 from omni_core.media import wav_bytes
@@ -41,6 +47,8 @@ from omni_server.settings import Settings
 REQUESTS = [
     ("/v1/chat/completions", CompletionCreateParamsNonStreaming),
     ("/v1/chat/completions", CompletionCreateParamsStreaming),
+    ("/v1/completions", RawCompletionCreateParamsNonStreaming),
+    ("/v1/completions", RawCompletionCreateParamsStreaming),
     ("/v1/audio/speech", SpeechCreateParams),
     ("/v1/audio/transcriptions", TranscriptionCreateParamsNonStreaming),
     ("/v1/audio/transcriptions", TranscriptionCreateParamsStreaming),
@@ -186,6 +194,10 @@ async def test_real_answers_are_as_described(local, kit):
         options = {"stream": True, "stream_options": {"include_usage": True}}
         for event in events((await local.chat(**options, **body)).text):
             fits(event, answers.ChatCompletionChunk)
+    raw = {"prompt": ["Hi", "Ho"], "n": 2}
+    fits((await local.http.post("/v1/completions", json=raw)).json(), answers.Completion)
+    for event in events((await local.http.post("/v1/completions", json={**raw, **options})).text):
+        fits(event, answers.CompletionChunk)
     speech = {"input": "Hi", "stream_format": "sse"}
     spoken_events = events((await local.http.post("/v1/audio/speech", json=speech)).text)
     assert len(spoken_events) > 1

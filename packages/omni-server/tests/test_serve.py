@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -438,3 +439,10 @@ def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
     assert not re.search("user-key|root-key", said + logged)
     statuses = [json.loads(line)["status"] for line in logged.splitlines()]
     assert statuses == [200, 401, 200, 200, 429, 403, 200, 200, 200]
+
+
+def test_small_pieces_are_sent_at_once():
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

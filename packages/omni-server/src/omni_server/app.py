@@ -20,7 +20,7 @@ from omni_server.access import Access, OnAccess, look_away
 from omni_server.context import ServerContext
 from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
-from omni_server.openai import chat, models, requests, speech, transcriptions, voices
+from omni_server.openai import chat, completions, models, requests, speech, transcriptions, voices
 from omni_server.openapi import DocumentedApi
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.settings import Settings
@@ -88,7 +88,10 @@ def api(context: ServerContext) -> FastAPI:
         version=metadata.version("omni-server"),
         lifespan=lifespan,
     )
-    for part in (health, version, models, chat, speech, voices, transcriptions, requests):
+    for part in (
+        *(health, version, models, chat, completions),
+        *(speech, voices, transcriptions, requests),
+    ):
         app.include_router(part.router(context))
     if context.settings.admin_keys:
         app.include_router(admin.router(context))

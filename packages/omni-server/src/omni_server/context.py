@@ -17,6 +17,7 @@ from omni_server.metrics import Metrics
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
+RELEASE = version("omni-server")
 DECODING_THREADS = 2
 """Uploads that are decoded at a time; more would leave no processor to what runs."""
 
@@ -39,4 +40,4 @@ class ServerContext:
     @property
     def fingerprint(self) -> str:
         """`system_fingerprint`: same release, pipeline and variant, same string."""
-        return f"omni-{version('omni-server')}-{self.pipeline.name}-{self.pipeline.variant}"
+        return f"omni-{RELEASE}-{self.pipeline.name}-{self.pipeline.variant}"

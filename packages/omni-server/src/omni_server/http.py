@@ -30,7 +30,12 @@ class HttpServer(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 picks a free one. ConfigError when it cannot be had."""
+    """A listening socket; port 0 picks a free one. ConfigError when it cannot be had.
+
+    Its connections send every piece at once (TCP_NODELAY, which they inherit): asyncio sees to that
+    only where a socket names its protocol, which those of `create_server` do not. Otherwise what
+    follows a small piece waits for its receipt, which clients hold back for 40 ms.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -39,6 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port or "
             "--host, or stop what is using it"
         ) from exc
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 

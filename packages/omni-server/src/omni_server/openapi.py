@@ -22,6 +22,7 @@ from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
 from omni_server.schema import answers
 from omni_server.schema.chat import ChatBody, SamplingFields
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
 from omni_server.settings import Settings
@@ -80,6 +81,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/v1/chat/completions"): Operation(
         body=(JSON, ChatBody),
         answers={JSON: answers.ChatCompletion, EVENTS: answers.ChatCompletionChunk},
+        is_work=True,
+    ),
+    ("post", "/v1/completions"): Operation(
+        body=(JSON, CompletionBody),
+        answers={JSON: answers.Completion, EVENTS: answers.CompletionChunk},
         is_work=True,
     ),
     ("post", "/v1/audio/speech"): Operation(

@@ -6,7 +6,7 @@ answer looks like is `reply`'s and `chunks`'.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
 
@@ -15,12 +15,14 @@ from starlette.responses import Response
 
 from omni_core.errors import StageError
 from omni_core.pipeline import Pipeline
-from omni_core.types import Event, Finished
+from omni_core.types import AudioDelta, Event, Finished
+from omni_server.audio import QUICK_SAMPLES
 from omni_server.body import read_body
 from omni_server.callers import client_key
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
+from omni_server.offload import off_loop
 from omni_server.openai.call import ChatCall, parse_call
 from omni_server.openai.choice import Choice
 from omni_server.openai.chunks import ChunkWriter
@@ -114,25 +116,38 @@ async def _frames(
 ) -> AsyncGenerator[bytes, None]:
     """The reply as server-sent events; what the pipeline gives together is sent together."""
     writers = [ChunkWriter(call, ids, index) for index in range(len(call.requests))]
-    opening = [writer.open() for writer in writers]
+    data = _sent(writer.open() for writer in writers)
     ended: dict[int, Finished] = {}
     with timer.generating(len(call.requests)):
         async with aclosing(_events(call, context.pipeline)) as batches:
             async for index, events in batches:
-                chunks, opening = opening, []
                 for event in events:
                     timer.saw(event)
-                    chunks += writers[index].hear(event)
-                    if isinstance(event, Finished):
-                        ended[index] = event
-                        chunks += writers[index].close(event, context.transcripts.add)
-                if chunks:
-                    yield b"".join(map(sse, chunks))
+                data += await _written(writers[index], events)
+                if isinstance(event := events[-1], Finished):
+                    ended[index] = event
+                    data += _sent(writers[index].close(event, context.transcripts.add))
+                if data:
+                    yield data
+                data = b""
     if len(ended) < len(writers):
         raise StageError("The pipeline ended a request without finishing it.")
     usages = [ended[index].usage for index in range(len(writers))]
     for chunk in writers[0].usage(usage_of_choices(usages)):
         yield sse(chunk)
+
+
+async def _written(writer: ChunkWriter, events: list[Event]) -> bytes:
+    """The chunks of some events; a client that read nothing for long may have minutes of audio."""
+    samples = sum(event.samples.size for event in events if isinstance(event, AudioDelta))
+    return await off_loop(
+        lambda: _sent(chunk for event in events for chunk in writer.hear(event)),
+        if_=samples > QUICK_SAMPLES,
+    )
+
+
+def _sent(chunks: Iterable[Json]) -> bytes:
+    return b"".join(map(sse, chunks))
 
 
 def _events(call: ChatCall, pipeline: Pipeline) -> AsyncGenerator[tuple[int, list[Event]], None]:

@@ -1,12 +1,11 @@
 """POST /v1/audio/speech: a text read aloud, as one file or as server-sent events.
 
-Knows how events of the pipeline become bytes, in threads. What a request may say is
+Knows how events of the pipeline become bytes, codecs in threads. What a request may say is
 `speech_call`'s, the encoding is `omni_core.media`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -26,11 +25,12 @@ from omni_core.media.encode_stream import (
     stream_encoder,
 )
 from omni_core.types import AudioDelta, Finished
-from omni_server.audio import Base64Pieces
+from omni_server.audio import QUICK_SAMPLES, Base64Pieces
 from omni_server.body import read_body
 from omni_server.callers import client_key
 from omni_server.context import ServerContext
 from omni_server.metrics import RequestTimer
+from omni_server.offload import off_loop
 from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.speech_call import SpeechCall, parse_call
 from omni_server.schema.speech import MAX_INPUT_CHARACTERS
@@ -39,6 +39,7 @@ from omni_server.stream import EventStream, StreamedResponse, sse
 
 MAX_BODY_BYTES = MIB
 """A text has no media: what is larger costs time to parse and is refused anyway."""
+_UNCODED = ("pcm", "wav")
 _CLIENTS_NAMES = {"read_aloud": "input"}
 """What the API calls a field of the pipeline's request."""
 
@@ -136,7 +137,7 @@ class _Events:
 
 @dataclass(slots=True)
 class _Packed:
-    """Samples to what is sent of them. Its methods take a moment: not for the event loop."""
+    """Samples to what is sent of them."""
 
     call: SpeechCall
     packing: _Packing
@@ -144,15 +145,28 @@ class _Packed:
     """In Hz, if no audio says otherwise."""
     _encoder: StreamEncoder | None = field(default=None, init=False)
 
-    def push(self, deltas: list[AudioDelta]) -> bytes:
+    async def push(self, deltas: list[AudioDelta]) -> bytes:
         """More of the speech."""
+        samples = sum(delta.samples.size for delta in deltas)
+        return await off_loop(partial(self._push, deltas), if_=self._is_slow(samples))
+
+    async def flush(self, finished: Finished) -> bytes:
+        """The end of it."""
+        return await off_loop(partial(self._flush, finished), if_=self._is_slow(0))
+
+    def _is_slow(self, samples: int) -> bool:
+        """Whether the event loop would be held up: by a codec, by a filter, or by much to do."""
+        if samples > QUICK_SAMPLES or self.call.speed != 1.0:
+            return True
+        return self.call.audio_format not in _UNCODED or self.rate != PCM_RATE
+
+    def _push(self, deltas: list[AudioDelta]) -> bytes:
         if self._encoder is None:
             self._encoder = self._open(deltas[0].sample_rate)
         samples = np.concatenate([delta.samples for delta in deltas])
         return self.packing.pack(self._encoder.push(samples))
 
-    def flush(self, finished: Finished) -> bytes:
-        """The end of it."""
+    def _flush(self, finished: Finished) -> bytes:
         encoder = self._encoder or self._open(self.rate)
         return self.packing.pack(encoder.flush()) + self.packing.end(finished)
 
@@ -174,12 +188,12 @@ async def _frames(
                         timer.saw(event)
                         finished = event if isinstance(event, Finished) else finished
                     sound = [e for e in events if isinstance(e, AudioDelta) and e.samples.size]
-                    if sound and (data := await asyncio.to_thread(packed.push, sound)):
+                    if sound and (data := await packed.push(sound)):
                         yield data
     except OmniError as error:
         error.param = _CLIENTS_NAMES.get(error.param or "", error.param)
         raise
     if finished is None:
         raise StageError("The pipeline ended a request without finishing it.")
-    if rest := await asyncio.to_thread(packed.flush, finished):
+    if rest := await packed.flush(finished):
         yield rest

@@ -24,6 +24,8 @@ from omni_core.media.segments import Segment, split_at_pauses
 from omni_core.pipeline import Pipeline
 from omni_core.specs import Ref
 from omni_core.types import Event, Finished, FloatArray, MediaPart, Message, Request, Usage
+from omni_server.audio import QUICK_SAMPLES
+from omni_server.offload import off_loop
 from omni_server.openai.transcriptions_call import FILE, TranscriptionCall
 
 MAX_AT_ONCE = 4
@@ -148,7 +150,9 @@ class _Asking:
             arrivals.put(index, Finished(finish_reason="stop", usage=Usage()))
             return
         model = self._call.model
-        clip = await asyncio.to_thread(float_wav, samples, model.sample_rate)
+        clip = await off_loop(
+            partial(float_wav, samples, model.sample_rate), if_=len(samples) > QUICK_SAMPLES
+        )
         while True:
             try:
                 async with aclosing(self._pipeline.generate(self._request(clip))) as events:

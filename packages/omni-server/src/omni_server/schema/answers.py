@@ -82,7 +82,7 @@ class SpokenReply(Struct, kw_only=True):
     transcript: str
     expires_at: int
     sample_rate: int
-    finish_reason: AudioFinishReason
+    finish_reason: AudioFinishReason | None
 
 
 class CallOfFunction(Struct, kw_only=True):
@@ -140,8 +140,8 @@ class SpokenDelta(Struct, kw_only=True):
     data: str | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET
+    finish_reason: AudioFinishReason | UnsetType | None = UNSET
     sample_rate: int | UnsetType = UNSET
-    finish_reason: AudioFinishReason | UnsetType = UNSET
 
 
 class CallDeltaOfFunction(Struct, kw_only=True):
@@ -192,6 +192,42 @@ class ChatCompletionChunk(Struct, kw_only=True):
     timeline: list[StageSpan] | UnsetType = UNSET
 
 
+class CompletionLogprobs(Struct, kw_only=True):
+    """One entry a token; `text_offset` in characters of the completion."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    """One of `n` completions of a prompt, or more of it."""
+
+    text: str
+    index: int
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class CompletionChunk(Struct, kw_only=True):
+    """The data of each event of streamed completions, before `[DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: CompletionUsage | UnsetType | None = UNSET
+
+
+class Completion(CompletionChunk, kw_only=True):
+    """All completions of all prompts."""
+
+    usage: CompletionUsage
+
+
 class SpeechUsage(Struct, kw_only=True):
     """Tokens of the text, and codec frames."""
 
@@ -207,10 +243,10 @@ class SpeechDelta(Struct, tag_field="type", tag="speech.audio.delta", kw_only=Tr
 
 
 class SpeechDone(Struct, tag_field="type", tag="speech.audio.done", kw_only=True):
-    """The end of the speech."""
+    """The end of the speech; "length" if it is not the whole text."""
 
     usage: SpeechUsage
-    finish_reason: AudioFinishReason
+    finish_reason: AudioFinishReason | None
 
 
 SpeechEvent: TypeAlias = SpeechDelta | SpeechDone
@@ -300,6 +336,14 @@ class VoiceList(Struct, kw_only=True):
     default_voice: str | None
 
 
+class AudioFormats(Struct, kw_only=True):
+    """What replies may be spoken in."""
+
+    chat: list[str]
+    chat_stream: list[str]
+    speech: list[str]
+
+
 class Model(Struct, kw_only=True):
     """The served model and what it can do; without speech it has no rate and no voices."""
 
@@ -313,6 +357,9 @@ class Model(Struct, kw_only=True):
     voices: list[str]
     default_voice: str | None
     sample_rate: int | None
+    audio_formats: AudioFormats
+    capabilities: dict[str, bool]
+    supported_endpoints: list[str]
 
 
 class ModelList(Struct, kw_only=True):
