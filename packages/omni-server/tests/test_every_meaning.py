@@ -15,22 +15,17 @@ import numpy as np
 import pytest
 
 from omni_core.media import wav_bytes
-from omni_server.admin import LogLevelBody, ProfileBody
 from omni_server.form import MAX_FIELD_BYTES
-from omni_server.schema.chat import ChatBody
-from omni_server.schema.completions import CompletionBody
-from omni_server.schema.speech import SpeechBody
+from omni_server.openapi import JSON, OPERATIONS
 from omni_server.schema.transcriptions import TranscriptionForm
 
 CHAT = "/v1/chat/completions"
 SPEECH = "/v1/audio/speech"
 RAW = "/v1/completions"
 BODIES = {
-    ("POST", CHAT): ChatBody,
-    ("POST", SPEECH): SpeechBody,
-    ("POST", RAW): CompletionBody,
-    ("PUT", "/admin/log-level"): LogLevelBody,
-    ("POST", "/admin/profile"): ProfileBody,
+    (method.upper(), path): operation.body[1]
+    for (method, path), operation in OPERATIONS.items()
+    if operation.body is not None and operation.body[0] == JSON
 }
 HI = {"role": "user", "content": "Hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -167,6 +162,7 @@ UNKNOWN = {
     },
     "/admin/log-level": {},
     "/admin/profile": {"stage": ({"stage": "nose"}, "stage")},
+    "/admin/weights": {"path": ({"path": "../.."}, "path")},
 }  # fmt: skip
 """{path: {field: (a body with a value that is none of those there are, its name in the error)}}"""
 BASES = {CHAT: {"messages": [HI]}, SPEECH: {"input": "Hi"}, RAW: {"prompt": "Hi"}}
@@ -182,6 +178,7 @@ FREE = {
     RAW: {"user"},
     "/admin/log-level": set(),
     "/admin/profile": set(),
+    "/admin/weights": set(),
 }  # fmt: skip
 """Fields that may say anything."""
 
@@ -201,7 +198,7 @@ def unchecked(kind: types.Type, path: str = "") -> Iterator[str]:
                 yield from unchecked(item, f"{path}[]")
             case types.DictType(value_type=item):
                 yield from unchecked(item, f"{path}[...]")
-            case types.StrType(max_length=None) | types.AnyType() | types.RawType():
+            case types.StrType(max_length=None, pattern=None) | types.AnyType() | types.RawType():
                 yield path
 
 

@@ -373,6 +373,45 @@ async def test_what_became_of_updates_is_counted(operator):
         assert f'omni_weight_updates_total{{outcome="{outcome}"}} 1.0' in told
 
 
+async def test_the_profiler_is_started_and_stopped_where_the_operator_lets_it_write(
+    shortcut, tmp_path
+):
+    live = shortcut(admin_keys=ADMIN, profile_dir=tmp_path)
+    live.http.headers.update(bearer("root-key"))
+    checked_error(await live.http.post("/admin/profiler/stop"), 409, "conflict")
+    body = {"stages": ["thinker"], "seconds": 60}
+    started = await live.http.post("/admin/profiler/start", json=body)
+    assert started.json() == {
+        "seconds": 60.0,
+        "processes": {
+            "talker": {"stages": ["thinker"], "file": "t.json.gz", "threads": {}, "reason": None},
+            "voice": {"stages": ["voice"], "file": None, "threads": {}, "reason": "no torch"},
+        },
+    }
+    assert live.pipeline.traces == [(str(tmp_path), 60.0, ("thinker",))]
+    stopped = (await live.http.post("/admin/profiler/stop")).json()["processes"]
+    assert stopped["talker"]["threads"] == {"stage-thinker": 7}
+    assert (await live.http.post("/admin/profiler/start", json={})).status_code == 200
+    assert live.pipeline.traces[1] == (str(tmp_path), 5.0, ("thinker", "voice"))
+    for wrong, param in (
+        ({"stages": ["nobody"]}, "stages"),
+        ({"stages": "voice"}, "stages"),
+        ({"stages": ["voice"] * 65}, "stages"),
+        ({"seconds": 61}, "seconds"),
+        ({"seconds": 0}, "seconds"),
+    ):
+        response = await live.http.post("/admin/profiler/start", json=wrong)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_without_a_directory_there_is_no_profiler(shortcut):
+    live = shortcut(admin_keys=ADMIN)
+    live.http.headers.update(bearer("root-key"))
+    response = await live.http.post("/admin/profiler/start", json={})
+    assert "--profile-dir" in checked_error(response, 400, "unsupported_profiler")["message"]
+    assert live.pipeline.traces == []
+
+
 # -- rates
 
 
