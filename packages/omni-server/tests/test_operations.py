@@ -80,7 +80,7 @@ def checked_error(response, status, code):
         ({**bearer("nobody"), "x-api-key": "user-key"}, "invalid_api_key"),
     ],
 )
-async def test_without_a_good_key_nothing_but_probes_is_answered(shortcut, kit, headers, code):
+async def test_without_a_good_key_only_probes_and_voices_are_answered(shortcut, kit, headers, code):
     live = shortcut(api_keys=KEYS)
     for method, path in (
         *(("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/version")),
@@ -93,7 +93,7 @@ async def test_without_a_good_key_nothing_but_probes_is_answered(shortcut, kit, 
         assert ("invalid_token" in challenge) == (code == "invalid_api_key")
         assert "user-k" not in response.text.lower()
     assert not live.pipeline.requests
-    for path in ("/live", "/health", "/ready", "/metrics"):
+    for path in ("/live", "/health", "/ready", "/metrics", "/v1/audio/voices"):
         assert (await live.http.get(path, headers=headers)).status_code == 200
     metrics = (await live.http.get("/metrics")).text
     assert f'omni_requests_refused_total{{reason="{code}"}} 6.0' in metrics

@@ -1,4 +1,4 @@
-"""Who may ask what: API keys before every route but the probes, the admin key before /admin/.
+"""Who may ask what: API keys before all but probes and voices, the admin key before /admin/.
 
 Knows paths and keys. A WebSocket without a key is refused before it opens.
 """
@@ -18,6 +18,8 @@ from omni_server.settings import Settings
 
 PROBES: Final = frozenset({"/live", "/health", "/ready"})
 """Open to everybody: what asks them has no keys."""
+VOICES: Final = "/v1/audio/voices"
+"""Open, too: names, and Open WebUI asks for them without the key it has."""
 ADMIN: Final = "/admin/"
 
 
@@ -59,7 +61,9 @@ class Guard:
             raise _unauthorized(key, "an API key")
 
     def _is_open(self, path: str) -> bool:
-        return path in PROBES or (path == "/metrics" and self._settings.metrics_are_open)
+        if path == "/metrics":
+            return self._settings.metrics_are_open
+        return path == VOICES or path in PROBES
 
 
 def _unauthorized(key: str | None, what: str) -> UnauthorizedError:
