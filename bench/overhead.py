@@ -3,8 +3,9 @@
 Server and pipeline are in this process, the client in another one. The numbers are CPU time of this
 process, all its threads, so the client's share is not in them: what a request over HTTP takes less
 what the same request through `Pipeline` takes, where the caller encodes and decodes audio with the
-same functions as the server, codecs in a thread like it. A reply of one delta gives the cost of a request, what a longer one
-takes beyond it, the cost of a chunk: a delta of the pipeline, which comes and is sent alone.
+same functions as the server, codecs in a thread like it. A reply of one delta gives the cost of a
+request, what a longer one takes beyond it, the cost of a chunk: a delta of the pipeline, which
+comes and is sent alone.
 """
 
 from __future__ import annotations
