@@ -37,7 +37,7 @@ NEEDS = {
     "omni-server": ("omni-core",),
 }
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-core": "[grammar,hub,media,testing,torch]"}
+EXTRAS = {"omni-core": "[grammar,hub,media,testing,torch]", "omni-server": "[realtime]"}
 #: The same where no torch can be had; a package that is not here does nothing without one.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
 IMPORTS_TORCH = re.compile(
@@ -50,6 +50,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
+ENGINE_FEATURES = "tests/test_parity_variants.py"
+#: Tests across packages that `tests` leaves to `parity` and `clients`.
+ELSEWHERE = (ENGINE_FEATURES, "tests/clients")
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
@@ -96,19 +99,21 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every test: the packages' own, two files at a time, and those across packages.
+    """Run the packages' own tests, two files at a time, and those across packages.
 
-    The latter start servers that use all cores.
+    The latter start servers that use all cores; some of them are other sessions' (`ELSEWHERE`).
     """
     references = [tool for tools in REFERENCES.values() for tool in tools]
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "pytest-xdist", *references))
+    packages = [name + EXTRAS[name] if name == "omni-server" else name for name in NEEDS]
+    install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", *references))
     shown = "--durations=25"
     if session.posargs:
         session.run("pytest", shown, *session.posargs, env=ONE_THREAD)
         return
     own = [f"packages/{name}/tests" for name in NEEDS]
     session.run("pytest", shown, "--numprocesses=2", "--dist=loadfile", *own, env=ONE_THREAD)
-    session.run("pytest", shown, "tests", env=ONE_THREAD)
+    others = [f"--ignore={path}" for path in ELSEWHERE]
+    session.run("pytest", shown, *others, "tests", env=ONE_THREAD)
 
 
 @nox.session
@@ -237,8 +242,8 @@ def run_outside(
 
 @nox.session
 def parity(session: nox.Session) -> None:
-    """Regenerate the stored references with transformers and compare them with the tree's."""
-    install(session, "omni-core", "omni-qwen3", tools=("transformers",))
+    """Make the stored references again with transformers; hold engine features to them."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "transformers", "httpx"))
     # The video processor of transformers wants torchvision, whose wheel names a CUDA torch.
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
@@ -246,6 +251,7 @@ def parity(session: nox.Session) -> None:
     session.run(
         "python", "tests/parity/reference.py", "--checkpoint", tiny, "--check", env=ONE_THREAD
     )
+    session.run("pytest", ENGINE_FEATURES, env=ONE_THREAD)
 
 
 @nox.session
@@ -263,7 +269,7 @@ def spoken(session: nox.Session) -> None:
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    everything = ("-m", "", "tests/test_parity_variants.py", COMPILED_STEPS)
+    everything = ("-m", "", ENGINE_FEATURES, COMPILED_STEPS)
     session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
 
 
@@ -304,6 +310,15 @@ def fuzz_media(session: nox.Session) -> None:
     """Feed 10,000 damaged media files (`-- --count N`) to the loaders: no crash or hang."""
     install(session, "omni-core[media]")
     session.run("python", "tests/fuzz/media.py", *session.posargs, env=QUIET_ENCODERS)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Send a live server what schemathesis makes of its document, for `-- --minutes 10`."""
+    install(session, *NEEDS, tools=("schemathesis>=4.32,<5",))
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/fuzz", "tests/faults", "bench"))
+    environment = {**ONE_THREAD, "PYTHONPATH": path}
+    session.run("python", "tests/fuzz/server.py", *session.posargs, env=environment)
 
 
 @nox.session

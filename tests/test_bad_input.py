@@ -15,6 +15,7 @@ import struct
 import threading
 import wave
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -177,12 +178,22 @@ def text_server(live_server: Live, tiny_checkpoint: str) -> Iterator[Server]:
         yield Server(http)
 
 
+@dataclass(frozen=True)
+class Site:
+    """A web site on loopback, and the paths it was asked for."""
+
+    url: str
+    asked: list[str]
+
+
 @pytest.fixture(scope="module")
-def site() -> Iterator[str]:
-    """A web site on loopback: /picture, and /to?URL, which redirects there."""
+def site() -> Iterator[Site]:
+    """It has /picture, and /to?URL, which redirects there."""
+    asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            asked.append(self.path)
             if self.path.startswith("/to?"):
                 self.send_response(302)
                 self.send_header("Location", self.path[len("/to?") :])
@@ -199,7 +210,7 @@ def site() -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
+        yield Site(f"http://127.0.0.1:{httpd.server_port}", asked)
         httpd.shutdown()
 
 
@@ -306,13 +317,21 @@ def test_internal_addresses_are_refused(server: Server, kind: str, url: str) -> 
     refused(server.show(link(kind, url)), PART)
 
 
-def test_each_redirect_is_checked(text_server: Server, site: str) -> None:
+def test_each_redirect_is_checked(text_server: Server, site: Site) -> None:
     """Loopback is allowed on this server; what it redirects to is not."""
-    served = text_server.usage(link("image", f"{site}/to?{site}/picture"))
+    served = text_server.usage(link("image", f"{site.url}/to?{site.url}/picture"))
     assert served["image_tokens"] > 0
     for address in ("169.254.169.254", "[fd00:ec2::254]", "0.0.0.0", "2130706433"):
-        refused(text_server.show(link("image", f"{site}/to?http://{address}/x")), PART)
-    refused(text_server.show(link("image", f"{site}/to?file:///etc/passwd")), PART)
+        refused(text_server.show(link("image", f"{site.url}/to?http://{address}/x")), PART)
+    refused(text_server.show(link("image", f"{site.url}/to?file:///etc/passwd")), PART)
+
+
+def test_choices_fetch_a_url_once(text_server: Server, site: Site) -> None:
+    for n in (1, 3):
+        site.asked.clear()
+        reply = text_server.show(link("image", f"{site.url}/picture"), n=n, seed=1)
+        assert len(reply.json()["choices"]) == n
+        assert site.asked == ["/picture"]
 
 
 def test_audio_of_a_text_variant(text_server: Server) -> None:

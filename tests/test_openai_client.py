@@ -522,7 +522,7 @@ def test_speech_as_events(server: Server) -> None:
     assert len(events) > 3
     read, made = len(reference.text_ids) - 1, reference.codes.shape[1]
     usage = {"input_tokens": read, "output_tokens": made, "total_tokens": read + made}
-    assert events[-1] == {"type": "speech.audio.done", "usage": usage}
+    assert events[-1] == {"type": "speech.audio.done", "usage": usage, "finish_reason": "stop"}
 
 
 def test_sentences_read_at_once_are_those_read_alone(server: Server) -> None:
@@ -742,6 +742,36 @@ def test_choices_equal_requests_with_their_seeds(server: Server) -> None:
     assert several.usage is not None
     prompts = {reply.usage.prompt_tokens for reply in alone if reply.usage}
     assert prompts == {several.usage.prompt_tokens}
+
+
+def test_a_raw_prompt_written_as_the_template_does_is_completed_as_the_chat(server: Server) -> None:
+    words = "Tell me about the sea."
+    chat = server.openai.chat.completions.create(
+        model=MODEL, messages=user(text(words)), logprobs=True, top_logprobs=2, **LIMITS
+    )
+    [answer] = chat.choices
+    written = f"<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n"
+    complete = server.openai.completions.create
+    whole = complete(model=MODEL, prompt=written, max_tokens=24, temperature=0, logprobs=2)
+    [choice] = whole.choices
+    assert choice.text == answer.message.content
+    assert choice.finish_reason == answer.finish_reason
+    assert whole.usage == chat.usage
+    theirs = [token.logprob for token in answer.logprobs.content]
+    assert choice.logprobs.token_logprobs == pytest.approx(theirs, abs=1e-4)
+    assert choice.logprobs.text_offset[0] == 0
+    two = {"model": MODEL, "prompt": [written, "The sea"], "max_tokens": 9, "temperature": 0}
+    streamed: dict[int, str] = {}
+    for chunk in complete(**two, stream=True):
+        for part in chunk.choices:
+            streamed[part.index] = streamed.get(part.index, "") + part.text
+    assert streamed == {choice.index: choice.text for choice in complete(**two).choices}
+    [same] = complete(**{**two, "prompt": "The sea"}).choices
+    assert streamed[1] == same.text
+    for prompt in ("<|audio_pad|>", [2**31 - 1]):
+        with pytest.raises(openai.BadRequestError) as refused:
+            complete(model=MODEL, prompt=prompt)
+        assert refused.value.param == "prompt"
 
 
 def test_schemas_that_cannot_be_kept_to_are_named(server: Server) -> None:

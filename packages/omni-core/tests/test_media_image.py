@@ -206,6 +206,16 @@ def test_text_that_unpacks_to_much_is_not_unpacked(kind: str) -> None:
         tracemalloc.stop()
 
 
+def test_a_jpeg_has_as_many_scans_as_cameras_write() -> None:
+    """Each is a pass over all pixels, for a few bytes."""
+    data = encoded(Image.fromarray(PIXELS), "JPEG", progressive=True)
+    assert data.count(b"\xff\xda") > 5
+    assert decoded(data).shape == PIXELS.shape
+    last = data[data.rindex(b"\xff\xda") : -2]
+    with pytest.raises(MediaError, match="more than 100 scans"):
+        load_image(data[:-2] + 100 * last + data[-2:], LIMITS)
+
+
 def test_of_several_pictures_in_a_jpeg_the_first_counts() -> None:
     """As cameras store a photo and its preview, or two views of a scene."""
     red, blue = (Image.new("RGB", (8, 8), color) for color in ((254, 0, 0), (0, 0, 254)))

@@ -183,6 +183,21 @@ def test_yuv_colours_follow_what_the_stream_says(matrix: str, colour_range: int)
     assert np.abs(clip.frames[0].astype(int) - colours).max() <= 3
 
 
+@pytest.mark.parametrize("rate", [25, Fraction(30_000, 1_001)])
+def test_two_a_second_are_the_frames_on_screen_then(rate: Fraction | int) -> None:
+    """At rates that two does not divide as well: positions are made of the clip's own rate."""
+    count = round(10 * rate)
+    numbers = np.zeros((count, 16, 16, 3), np.uint8)
+    numbers[..., 0], numbers[..., 1] = np.divmod(np.arange(count)[:, None, None], 256)
+    clip = load(written(numbers, rate, "matroska", "ffv1", "bgr0"), 2)
+    found = 256 * clip.frames[:, 0, 0, 0].astype(int) + clip.frames[:, 0, 0, 1]
+    assert clip.duration_s == pytest.approx(count / rate, rel=1e-3)
+    assert len(found) == 20
+    assert clip.fps == pytest.approx(20 / clip.duration_s)
+    shown_at_s = np.arange(20) / clip.fps
+    np.testing.assert_array_equal(found, np.floor(shown_at_s * float(rate) + 1e-3))
+
+
 def test_variable_frame_rate_shows_what_is_on_screen() -> None:
     times = [0, 1, 2, 10, 11, 20]  # tenths of a second
     data = written(greys(6), 10, "matroska", "ffv1", "bgr0", times=times)
@@ -327,6 +342,13 @@ def test_limits() -> None:
     ]:
         with pytest.raises(MediaError, match=words):
             load_video(data, limits, **options)
+
+
+def test_decoding_has_an_end() -> None:
+    """Of pictures and of the sound: none of a long group of pictures has to be the last."""
+    data = written(greys(8), 2, "matroska", "ffv1", "bgr0", sound=tone(4.0))
+    with pytest.raises(MediaError, match="Decoding the video took longer than the limit of 0 s"):
+        load_video(data, MediaLimits(decode_timeout_s=0), fps=2, max_frames=8, with_audio=False)
 
 
 def test_senseless_sampling_is_refused() -> None:

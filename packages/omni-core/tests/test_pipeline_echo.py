@@ -225,9 +225,10 @@ def test_misspelt_settings_are_refused_with_the_nearest_match(tmp_path: Path) ->
     assert "no stage 'voices'; did you mean 'voice'" in caught.value.message
 
 
-async def test_a_pipeline_that_answers_only_refuses_to_read_aloud(pipeline: Pipeline) -> None:
-    request = Request(read_aloud="one two", params=RequestParams(modalities=("audio",)))
-    with pytest.raises(RequestError, match="cannot read a text aloud") as refused:
-        await collect(pipeline, request)
-    assert refused.value.param == "read_aloud"
+async def test_a_pipeline_that_answers_only_refuses_all_else(pipeline: Pipeline) -> None:
+    spoken = Request(read_aloud="one two", params=RequestParams(modalities=("audio",)))
+    for request, name in ((spoken, "read_aloud"), (Request(prompt="one two"), "prompt")):
+        with pytest.raises(RequestError, match="answers messages; it cannot") as refused:
+            await collect(pipeline, request)
+        assert refused.value.param == name
     assert text_of(await collect(pipeline, ask("one"))) == "one "

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from omni_core.errors import RequestError
-from omni_core.types import Message, Request, RequestParams, SamplingParams, TextPart, Usage
+from omni_core.types import (
+    Message,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextPart,
+    ToolUse,
+    Usage,
+)
 
 
 def test_over_takes_the_callers_values_where_they_are_set() -> None:
@@ -42,13 +51,26 @@ def test_messages_round_trip_by_tag() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Message) == message
 
 
+def test_a_prompt_is_a_request_by_itself_and_comes_as_text() -> None:
+    assert Request(prompt="hi").content() == {"prompt": "hi"}
+    ids = Request(prompt=(1, 2)).content()["prompt"]
+    assert (ids.dtype, ids.tolist()) == (np.int64, [1, 2])
+    hello = Message(role="user", content=(TextPart(text="hi"),))
+    for more in ({"messages": (hello,)}, {"read_aloud": "hi"}, {"tool_use": ToolUse()}):
+        with pytest.raises(RequestError, match="by itself"):
+            Request(prompt="hi", **more)
+    with pytest.raises(RequestError, match="text alone") as refused:
+        Request(prompt="hi", params=RequestParams(modalities=("text", "audio")))
+    assert refused.value.param == "modalities"
+
+
 def test_a_request_has_messages_or_a_text_to_read_aloud_as_audio() -> None:
     hello = Message(role="user", content=(TextPart(text="hi"),))
     spoken = RequestParams(modalities=("audio",))
     assert Request(read_aloud="hi", params=spoken).content() == {"read_aloud": "hi"}
     content = Request(messages=(hello,)).content()
     assert msgspec.msgpack.decode(content["messages"], type=tuple[Message, ...]) == (hello,)
-    with pytest.raises(RequestError, match="not both"):
+    with pytest.raises(RequestError, match="by itself"):
         Request(messages=(hello,), read_aloud="hi", params=spoken)
     with pytest.raises(RequestError, match="audio alone") as refused:
         Request(read_aloud="hi", params=RequestParams(modalities=("text", "audio")))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from omni_core.errors import StageError
 from omni_core.types import RequestParams
 from omni_qwen3.aggregate import merge, wait_for_fn
 from omni_qwen3.edges import (
@@ -103,6 +105,19 @@ def test_every_row_gets_its_own_features_in_ascending_order() -> None:
     assert merged["video_grid_thw"] is source["video"]["grid_thw"]
     assert merged["second_per_grid"] == [1.0]
     assert merged["audio_lengths"].tolist() == [16]
+
+
+@pytest.mark.parametrize("name", ["embeds", "deepstack"])
+def test_features_of_another_length_are_never_joined(name: str) -> None:
+    """As a cache that took one item for another would give them."""
+    arrived = {**features(4, 5), name: features(4, 5, 6)[name]}
+    with pytest.raises(StageError, match="3 rows for media with 2 places"):
+        merge(
+            {
+                "preprocessing": without_media_arrays(prompt(image=visual(4, 5))),
+                "image_encoder": {"image": arrived},
+            }
+        )
 
 
 def test_sound_alone_has_no_visual_keys() -> None:

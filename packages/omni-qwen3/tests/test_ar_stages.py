@@ -188,7 +188,7 @@ def test_every_token_goes_to_decode_and_every_spoken_row_to_the_talker(
     chunks = out.to("decode", "stream")
     assert len(chunks) == 8
     assert [chunk["finish"] for chunk in chunks] == [None] * 7 + ["length"]
-    assert out.to("decode", "send") == [{"opened": False, "calls": False}]
+    assert out.to("decode", "send") == [{"opened": False, "calls": False, "raw": False}]
     usage = Usage(prompt_tokens=len(prompt["input_ids"]), text_tokens=8)
     assert out.log[-1] == ("r", "done", None, usage)
     rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
@@ -221,7 +221,7 @@ def test_the_talker_never_gets_what_may_be_a_call(
             finish_reason="length" if last else None,
         )  # fmt: skip
         stage.publish(request, output, out)
-    assert out.to("decode", "send") == [{"opened": False, "calls": True}]
+    assert out.to("decode", "send") == [{"opened": False, "calls": True, "raw": False}]
     assert len(out.to("decode", "stream")) == len(tokens)
     rows = [chunk["rows"] for chunk in out.to("talker_ar", "stream")]
     assert torch.equal(torch.cat(rows), thinker_runner.embed(tuple(said)))

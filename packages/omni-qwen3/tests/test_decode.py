@@ -106,8 +106,9 @@ class Stage:
         *,
         opened: bool = False,
         calls: bool = False,
+        raw: bool = False,
     ) -> None:
-        payload: dict[str, Any] = {"opened": opened, "calls": calls}
+        payload: dict[str, Any] = {"opened": opened, "calls": calls, "raw": raw}
         self.inbox.put(Work(request_id, params or RequestParams(), payload))
 
     def push(
@@ -160,8 +161,9 @@ def reply(
     params: RequestParams,
     *,
     opened: bool = False,
+    raw: bool = False,
 ) -> None:
-    stage.open(params=params, opened=opened)
+    stage.open(params=params, opened=opened, raw=raw)
     for place, token in enumerate(ids):
         stage.push(token, last if place == len(ids) - 1 else None)
     stage.wait_end()
@@ -321,6 +323,14 @@ def test_a_thought_and_an_answer_leave_on_their_own_channels(
     assert said(thinking, "content") == "The dog."
     assert thinking.outbox.token_ids == ids
     assert thinking.outbox.ended == [("r", "stop", Usage(reasoning_tokens=len(thought)))]
+
+
+def test_the_reply_to_a_raw_prompt_is_text_as_it_is(thinking: Stage, tokenizer: Any) -> None:
+    ids = tokenizer.encode("<think>the fox</think>\n\nThe dog.")
+    reply(thinking, ids, "length", RequestParams(), raw=True, opened=True)
+    assert said(thinking, "content") == "<think>the fox</think>\n\nThe dog."
+    assert said(thinking, "reasoning") == ""
+    assert thinking.outbox.ended == [("r", "length", Usage())]
 
 
 def test_a_thought_the_prompt_has_opened_needs_no_tag(thinking: Stage, tokenizer: Any) -> None:

@@ -15,10 +15,12 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from omni_core.errors import ConfigError
+from omni_core.media import MediaLimits
 from omni_core.types import SamplingParams
 from omni_qwen3.defaults import describe, eos_token_ids, talker_defaults, thinker_defaults
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import load_settings
+from omni_qwen3.preprocess.stage import Preprocessor
 
 
 @pytest.fixture
@@ -124,3 +126,28 @@ def test_settings_of_the_older_flat_file_equal_those_of_the_newer(checkpoint: Pa
     [expected] = AudioFeatures(new.audio)([sound], sound.size)
     [same] = AudioFeatures(old.audio)([sound], sound.size)
     np.testing.assert_array_equal(same, expected)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("config.json", "no config.json"),
+        ("chat_template.jinja", "no chat template"),
+        ("processor_config.json", "no preprocessor_config.json"),
+        ("tokenizer.json", "no vocab.json"),
+        ("tokenizer_config.json", "no tokenizer_config.json"),
+        ("generation_config.json", None),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_unless_there_is_a_default(
+    tiny_checkpoint: str, tmp_path: Path, file: str, words: str | None
+) -> None:
+    for path in Path(tiny_checkpoint).glob("*.j*"):
+        if path.name != file:
+            shutil.copy(path, tmp_path)
+    if words is None:
+        Preprocessor(str(tmp_path), MediaLimits())
+        assert describe(str(tmp_path)).voices == describe(tiny_checkpoint).voices
+        return
+    with pytest.raises(ConfigError, match=words):
+        Preprocessor(str(tmp_path), MediaLimits())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from media import frames, matroska, picture, png, sweep, wav
-from omni_core.errors import MediaError
+from omni_core.errors import ContextLengthError, MediaError, PayloadTooLargeError
 from omni_core.media import MediaLimits
 from omni_core.types import (
     MediaKind,
@@ -117,6 +117,61 @@ def test_choices_share_what_one_of_them_fetches(
     assert sorted(site.asked) == ["/clip", "/picture"]
     for prompt in prompts:
         np.testing.assert_array_equal(prompt["input_ids"], prompts[0]["input_ids"])
+
+
+def test_what_urls_bring_together_is_bounded(site: Site, tiny_checkpoint: str) -> None:
+    """Each of them may be as large as an item may be; a request is no larger for that."""
+    sizes = [len(FILES[path]) for path in ("/picture", "/sound")]
+    for limit, fits in ((sum(sizes), True), (sum(sizes) - 1, False)):
+        limits = MediaLimits(allow_private_addresses=True, request_max_bytes=limit)
+        parts = [site.part("image", "/picture"), site.part("audio", "/sound")]
+        preprocessor = Preprocessor(tiny_checkpoint, limits)
+        if fits:
+            ask(preprocessor, *parts)
+            continue
+        with pytest.raises(PayloadTooLargeError, match="together") as refusal:
+            ask(preprocessor, *parts)
+        assert refusal.value.param == "messages[0].content[1]"
+
+
+def test_urls_share_the_time_a_request_may_fetch(site: Site, tiny_checkpoint: str) -> None:
+    limits = MediaLimits(allow_private_addresses=True, request_fetch_timeout_s=0)
+    with pytest.raises(MediaError, match="within 0 s together"):
+        ask(Preprocessor(tiny_checkpoint, limits), site.part("image", "/picture"))
+    assert not site.asked
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "param"),
+    [
+        ({"request_max_pixels": 6 * 64 * 64 - 1}, "pixels together", "messages[0].content[2]"),
+        ({"request_max_audio_seconds": 2.9}, "2.9 s together", "messages[0].content[3]"),
+    ],
+    ids=["pixels", "sound"],
+)
+def test_what_is_decoded_of_a_request_is_bounded(
+    tiny_checkpoint: str, limits: dict[str, float], words: str, param: str
+) -> None:
+    """Frames count as pictures do, sound tracks as clips; what was met before costs nothing."""
+    preprocessor = Preprocessor(tiny_checkpoint, MediaLimits(**limits))
+    kinds: tuple[tuple[MediaKind, str], ...] = (("video", "/clip"), ("image", "/picture"))
+    parts = [MediaPart(kind=kind, data=FILES[path]) for kind, path in kinds]
+    other = MediaPart(kind="image", data=png(picture(64, 64, seed=1)))
+    sound = MediaPart(kind="audio", data=FILES["/sound"])
+    for part in (*parts, other, sound):
+        ask(preprocessor, part)
+    ask(preprocessor, *parts, other, sound)
+    with pytest.raises(MediaError, match=words) as refusal:
+        ask(Preprocessor(tiny_checkpoint, MediaLimits(**limits)), *parts, other, sound)
+    assert refusal.value.param == param
+
+
+def test_more_items_than_the_context_has_room_for_are_not_fetched(
+    site: Site, preprocessor: Preprocessor
+) -> None:
+    with pytest.raises(ContextLengthError):
+        ask(preprocessor, *[site.part("image", "/picture")] * 8_192)
+    assert not site.asked
 
 
 def test_a_url_that_fails_is_not_tried_for_each_choice(

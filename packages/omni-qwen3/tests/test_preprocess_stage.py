@@ -25,6 +25,7 @@ from omni_core.specs import StageContext
 from omni_core.testing.fakes import running
 from omni_core.types import (
     FloatArray,
+    IntArray,
     MediaKind,
     MediaOptions,
     MediaPart,
@@ -250,6 +251,44 @@ def test_a_video_over_the_context_is_refused_before_it_is_cut_into_patches(
     clip = media("video", video(noise(24, 32, 32, 3)))
     with pytest.raises(ContextLengthError):
         preprocessor.prompt(user(clip), RequestParams(media=options))
+
+
+def test_a_raw_prompt_is_what_the_template_would_have_written(preprocessor: Preprocessor) -> None:
+    chat = preprocessor.prompt(user(), RequestParams())
+    written = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = preprocessor.raw(written.format("What is this?"), RequestParams())
+    np.testing.assert_array_equal(prompt["input_ids"], chat["input_ids"])
+    np.testing.assert_array_equal(prompt["positions"], chat["positions"])
+    assert (prompt["rope_delta"], prompt["routed"]) == (chat["rope_delta"], [])
+    again = preprocessor.raw(chat["input_ids"], RequestParams())
+    np.testing.assert_array_equal(again["input_ids"], chat["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("", "empty"),
+        (np.zeros(0, np.int64), "empty"),
+        (np.array([5, -1]), "token ids of this model"),
+        (np.array([2**31 - 1]), "token ids of this model"),
+        ("a <|audio_start|><|audio_pad|><|audio_end|>", "there is none to put in"),
+        ("<|image_pad|>", "there is none to put in"),
+        ("a b " * 9000, "context is 8192"),
+        (np.full(8192, 5), "shorten the prompt$"),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_a_raw_prompt_that_cannot_be_is_refused(
+    preprocessor: Preprocessor, prompt: str | IntArray, says: str
+) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        preprocessor.raw(prompt, RequestParams())
+    assert caught.value.param == "prompt"
+
+
+def test_marks_of_media_alone_are_tokens_like_others(preprocessor: Preprocessor) -> None:
+    prompt = preprocessor.raw("<|vision_start|> a <|audio_start|>", RequestParams())
+    assert (prompt["positions"] == np.arange(len(prompt["input_ids"]))).all()
 
 
 def test_the_reply_counts_towards_the_context() -> None:

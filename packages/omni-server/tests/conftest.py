@@ -87,6 +87,7 @@ class FakePipeline(Pipeline):
             sample_rate=RATE,
             input_modalities=("text", "image", "audio", "video"),
             reads_aloud=True,
+            completes_prompts=True,
         )
         self.name, self.variant = "parrot", "speech"
         self.modalities = ("text", "audio")

@@ -29,18 +29,26 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsNonStreaming,
     CompletionCreateParamsStreaming,
 )
+from openai.types.completion_create_params import (
+    CompletionCreateParamsNonStreaming as RawCompletionCreateParamsNonStreaming,
+)
+from openai.types.completion_create_params import (
+    CompletionCreateParamsStreaming as RawCompletionCreateParamsStreaming,
+)
 from typing_extensions import is_typeddict
 
 from omni_core.media import wav_bytes
 from omni_server.guard import PROBES
 from omni_server.keys import KeyRing
 from omni_server.openapi import EVENTS, JSON, OPERATIONS
-from omni_server.schema import answers
+from omni_server.schema import answers, operations
 from omni_server.settings import Settings
 
 REQUESTS = [
     ("/v1/chat/completions", CompletionCreateParamsNonStreaming),
     ("/v1/chat/completions", CompletionCreateParamsStreaming),
+    ("/v1/completions", RawCompletionCreateParamsNonStreaming),
+    ("/v1/completions", RawCompletionCreateParamsStreaming),
     ("/v1/audio/speech", SpeechCreateParams),
     ("/v1/audio/transcriptions", TranscriptionCreateParamsNonStreaming),
     ("/v1/audio/transcriptions", TranscriptionCreateParamsStreaming),
@@ -169,6 +177,22 @@ async def test_without_keys_nothing_asks_for_any_and_there_is_no_admin(local):
     assert document["paths"]["/v1/models"]["get"]["security"] == []
 
 
+async def test_words_that_a_field_knows_are_named(document, kit):
+    schemas = Schemas(document)
+
+    def words(schema, field):
+        said = schemas.components[schema]["properties"][field]
+        variants = [v.get("items", v) for v in schemas.alternatives(said)]
+        return next(v["enum"] for v in variants if "enum" in v)
+
+    assert words("ChatBody", "model") == [kit.MODEL]
+    assert words("ChatMessage", "role") == ["system", "developer", "user", "assistant", "tool"]
+    assert words("ChatBody", "modalities") == ["text", "audio"]
+    assert "pcm16" in words("AudioOptions", "format")
+    assert words("SpeechBody", "stream_format") == ["audio", "sse"]
+    assert "de" in words("TranscriptionForm", "language")
+
+
 def fits(answer: Any, kind: Any) -> None:
     """Each field of the answer stands in the type, and all that must be there is."""
     assert msgspec.to_builtins(msgspec.convert(answer, kind)) == answer
@@ -186,6 +210,10 @@ async def test_real_answers_are_as_described(local, kit):
         options = {"stream": True, "stream_options": {"include_usage": True}}
         for event in events((await local.chat(**options, **body)).text):
             fits(event, answers.ChatCompletionChunk)
+    raw = {"prompt": ["Hi", "Ho"], "n": 2}
+    fits((await local.http.post("/v1/completions", json=raw)).json(), answers.Completion)
+    for event in events((await local.http.post("/v1/completions", json={**raw, **options})).text):
+        fits(event, answers.CompletionChunk)
     speech = {"input": "Hi", "stream_format": "sse"}
     spoken_events = events((await local.http.post("/v1/audio/speech", json=speech)).text)
     assert len(spoken_events) > 1
@@ -195,7 +223,7 @@ async def test_real_answers_are_as_described(local, kit):
         ("/v1/audio/voices", answers.VoiceList),
         ("/v1/models", answers.ModelList),
         (f"/v1/models/{kit.MODEL}", answers.Model),
-        ("/live", answers.Liveness),
+        ("/live", operations.Liveness),
     ]:
         fits((await local.http.get(path)).json(), kind)
     for body in ({"temperature": -1}, {"messages": 5}):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+from openai.types import Model
+
 from omni_core.errors import NotReadyError
+from omni_core.media import wav_bytes
+from omni_core.specs import Transcription
 
 
 async def test_health_is_ready_only_when_every_stage_is(local):
@@ -43,6 +50,66 @@ async def test_a_pipeline_without_speech_lists_no_voices(local):
     [model] = (await local.http.get("/v1/models")).json()["data"]
     assert model["output_modalities"] == ["text"]
     assert (model["voices"], model["default_voice"], model["sample_rate"]) == ([], None, None)
+    assert model["audio_formats"] == {"chat": [], "chat_stream": [], "speech": []}
+    can = model["capabilities"]
+    assert (can["audio_output"], can["speech"]) == (False, False)
+    assert "/v1/audio/speech" not in model["supported_endpoints"]
+
+
+CAPABILITIES = {
+    "tools": {"tools": True},
+    "grammars": {"response_format": True},
+    "logprobs": {"logprobs": True},
+    "completes_prompts": {"completions": True},
+    "reads_aloud": {"speech": True},
+}
+
+
+async def test_a_model_says_what_it_can_do_and_where(local):
+    able = replace(
+        local.pipeline.info,
+        transcription=Transcription(messages=lambda part, task: ()),
+        **dict.fromkeys(CAPABILITIES, True),
+    )
+    local.pipeline.info = able
+    model = Model.model_validate((await local.http.get("/v1/models")).json()["data"][0])
+    said = model.model_dump()
+    always = {"audio_output": True, "voice_cloning": False, "transcription": True}
+    everything = {k: v for told in CAPABILITIES.values() for k, v in told.items()} | always
+    assert said["capabilities"] == everything
+    assert said["audio_formats"]["chat"] == ["wav", "pcm16", "flac", "mp3", "opus", "aac"]
+    assert said["audio_formats"]["chat_stream"] == ["pcm16"]
+    assert said["audio_formats"]["speech"] == ["mp3", "opus", "aac", "flac", "wav", "pcm"]
+    assert set(said["supported_endpoints"]) == {
+        *BODIES,
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+    }
+    for name, told in CAPABILITIES.items():
+        local.pipeline.info = replace(able, **{name: False})
+        less = (await local.http.get(f"/v1/models/{model.id}")).json()
+        assert less["capabilities"] == {**everything, **dict.fromkeys(told, False)}
+
+
+BODIES = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/audio/speech": {"input": "Hi"},
+}
+
+
+async def test_a_route_that_is_not_listed_refuses_the_model(local):
+    info = local.pipeline.info
+    for able in (True, False):
+        local.pipeline.info = replace(info, reads_aloud=able, completes_prompts=able)
+        listed = (await local.http.get("/v1/models")).json()["data"][0]["supported_endpoints"]
+        for path, body in BODIES.items():
+            response = await local.http.post(path, json=body)
+            assert (response.status_code == 200) == (path in listed), path
+        sent = {"file": ("a.wav", wav_bytes(np.ones(1600, "f4"), 16_000))}
+        response = await local.http.post("/v1/audio/transcriptions", files=sent)
+        assert response.status_code == 400
+        assert "/v1/audio/transcriptions" not in listed
 
 
 async def test_metrics_count_requests_latencies_tokens_and_stages(local):

@@ -195,6 +195,12 @@ class Pipeline:
                 param="read_aloud",
                 code="unsupported_parameter",
             )
+        if request.prompt is not None and not self.info.completes_prompts:
+            raise RequestError(
+                f"pipeline {self.name!r} answers messages; it cannot complete a raw prompt",
+                param="prompt",
+                code="unsupported_parameter",
+            )
         active = runtime.submit(request)
         try:
             ended = False

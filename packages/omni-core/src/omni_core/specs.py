@@ -179,6 +179,8 @@ class ModelInfo:
     reads_aloud: bool = False
     """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio; the
     entry stage gets it as `{"read_aloud": text}`."""
+    completes_prompts: bool = False
+    """Requests may be a raw prompt to complete (`Request.prompt`)."""
     transcription: Transcription | None = None
     """None if the checkpoint cannot be asked to write down speech."""
     grammars: bool = False

@@ -174,12 +174,17 @@ class RequestParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of `Pipeline.generate`: messages to answer, or a text to speak as it is."""
+    """One call of `Pipeline.generate`: messages to answer, a text to speak as it is, or a raw
+    prompt to complete."""
 
     messages: tuple[Message, ...] = ()
     read_aloud: str | None = None
     """Spoken, not answered. Comes as audio alone, for the caller has the text; `ModelInfo` says
     whether a pipeline can."""
+    prompt: str | tuple[int, ...] | None = None
+    """A raw prompt to complete: text, in which special tokens may be spelled out, or its token ids.
+    No template is put around it, and the reply is text just as the model writes it; `ModelInfo`
+    says whether a pipeline can."""
     tool_use: ToolUse | None = None
     params: RequestParams = RequestParams()
     request_id: str | None = None
@@ -191,24 +196,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The request fails when it has not ended after so long, its wait in the queue included."""
 
     def __post_init__(self) -> None:
-        if self.read_aloud is None:
-            return
-        if self.messages:
+        if self.read_aloud is not None:
+            self._require_alone("read_aloud", "a text to read aloud", "audio")
+        if self.prompt is not None:
+            self._require_alone("prompt", "a raw prompt", "text")
+
+    def _require_alone(self, name: str, what: str, comes_as: Modality) -> None:
+        if self.messages or self.tool_use or None not in (self.read_aloud, self.prompt):
+            raise RequestError(f"{what} is a request by itself; send nothing else", param=name)
+        if self.params.modalities != (comes_as,):
             raise RequestError(
-                "a request has either messages to answer or a text to read aloud, not both",
-                param="read_aloud",
-            )
-        if self.params.modalities != ("audio",):
-            raise RequestError(
-                "a text that is read aloud comes as audio alone; set modalities=('audio',)",
+                f"the reply to {what} is {comes_as} alone; set modalities=({comes_as!r},)",
                 param="modalities",
             )
 
     def content(self) -> Payload:
-        """What the entry stage gets of it, beside `params`: `read_aloud`, or else `messages` and
-        `tool_use`, if there is one, as bytes of msgpack."""
+        """What the entry stage gets of it, beside `params`: `read_aloud`; `prompt`, ids as an int64
+        array; or else `messages` and `tool_use`, if there is one, as bytes of msgpack."""
         if self.read_aloud is not None:
             return {"read_aloud": self.read_aloud}
+        if self.prompt is not None:
+            is_text = isinstance(self.prompt, str)
+            return {"prompt": self.prompt if is_text else np.array(self.prompt, dtype=np.int64)}
         payload: Payload = {"messages": msgspec.msgpack.encode(self.messages)}
         if self.tool_use is not None:
             payload["tool_use"] = msgspec.msgpack.encode(self.tool_use)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from omni_core.errors import StageError
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
@@ -43,6 +44,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
         prepared["spoken_ids"] = prompt["spoken_ids"]
     if "tool_use" in prompt:
         prepared["tool_use"] = prompt["tool_use"]
+    if "raw" in prompt:
+        prepared["raw"] = prompt["raw"]
     visual: list[tuple[IntArray, VisualFeatures]] = []
     media: list[tuple[IntArray, Any]] = []
     if "image" in prompt:
@@ -74,9 +77,18 @@ def _row_keys(prompt: Prompt) -> IntArray:
 
 
 def _in_prompt_order(parts: list[tuple[IntArray, Any]], dim: int) -> tuple[IntArray, Any]:
-    """Join (rows, features) pairs; returns ascending rows and features along `dim` to match."""
+    """Join (rows, features) pairs; returns ascending rows and features along `dim` to match.
+
+    Raises StageError where an encoder has made, or kept, another number of rows.
+    """
     import torch
 
+    for rows, features in parts:
+        if len(rows) != features.shape[dim]:
+            raise StageError(
+                f"an encoder gave {features.shape[dim]} rows for media with {len(rows)} places in "
+                "the prompt"
+            )
     if len(parts) == 1:
         return parts[0]
     rows = np.concatenate([part for part, _ in parts])

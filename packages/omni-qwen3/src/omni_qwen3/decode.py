@@ -245,14 +245,15 @@ class DecodeScheduler:
 
     def _open(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
+        start = cast(ReplyStart, work.payload)
         try:
             reply = Reply(
                 self._tokens,
                 self._end_tokens,
                 work.params,
-                reasons=self._reasons,
-                opened=cast(ReplyStart, work.payload)["opened"],
-                calls=cast(ReplyStart, work.payload)["calls"],
+                reasons=self._reasons and not start["raw"],
+                opened=start["opened"],
+                calls=start["calls"],
             )
         except OmniError as error:
             outbox.fail(work.request_id, error)

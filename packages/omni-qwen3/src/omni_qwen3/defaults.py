@@ -90,6 +90,7 @@ def describe(model_path: str) -> ModelInfo:
         refused_modalities={} if speaks else {"audio": NO_TALKER},
         logprobs=True,
         reads_aloud=speaks,
+        completes_prompts=True,
         transcription=Transcription(messages=Ref("omni_qwen3.transcribe:messages")),
         grammars=True,
         tools=_shows_tools(model_path),

@@ -89,6 +89,8 @@ class Prompt(TypedDict):
     """(n,) tokens of a text to read aloud: they are the reply, and nothing is to be computed."""
     tool_use: NotRequired[bytes]
     """msgpack of the `ToolUse`; absent where nothing may be called."""
+    raw: NotRequired[bool]
+    """No template is around it, and all of the reply is text as it is."""
 
 
 class VisualFeatures(TypedDict):
@@ -133,6 +135,8 @@ class Prepared(TypedDict):
     """See `Prompt`."""
     tool_use: NotRequired[bytes]
     """See `Prompt`."""
+    raw: NotRequired[bool]
+    """See `Prompt`."""
 
 
 class ReplyStart(TypedDict):
@@ -143,6 +147,9 @@ class ReplyStart(TypedDict):
 
     opened: bool
     """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""
+
+    raw: bool
+    """See `Prompt`."""
 
 
 class Logprobs(TypedDict):

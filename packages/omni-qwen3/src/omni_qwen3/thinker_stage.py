@@ -41,6 +41,8 @@ class _Reply:
     """The prompt has begun a thought for the reply to continue."""
     calls: bool
     """The reply may call functions."""
+    raw: bool
+    """See `Prompt`."""
     unspoken: StopTracker | None = None
     """Looks for calls in what is to be said; None where there can be none."""
     silent: bool = False
@@ -91,7 +93,11 @@ class ThinkerStage:
         use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
         thinks = self._has_opened_thought(ids)
         reply = _Reply(
-            usage=self._prompt_usage(ids), speaks=speaks, thinks=thinks, calls=use is not None
+            usage=self._prompt_usage(ids),
+            speaks=speaks,
+            thinks=thinks,
+            calls=use is not None,
+            raw=prepared.get("raw", False),
         )
         if speaks and use is not None:
             reply.unspoken = StopTracker([calls.OPEN], self._runner.text)
@@ -120,7 +126,7 @@ class ThinkerStage:
         request_id, reply = request.request_id, self._replies[request.request_id]
         if output.index == 0:
             reply.conditioning = output.data
-            start = ReplyStart(opened=reply.thinks, calls=reply.calls)
+            start = ReplyStart(opened=reply.thinks, calls=reply.calls, raw=reply.raw)
             outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
         if output.logprobs is not None:

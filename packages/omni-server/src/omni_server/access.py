@@ -29,7 +29,14 @@ from omni_server.stream import CLIENT_CLOSED_REQUEST, INTERNAL_SERVER_ERROR
 REQUEST_ID: Final = "x-request-id"
 STANDARD_OUTPUT: Final = "-"
 _LONGEST_PATH: Final = 200
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_WEBSOCKET: Final = "WEBSOCKET"
+_METHODS: Final = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", _WEBSOCKET}
+)
+_SWITCHING_PROTOCOLS: Final = 101
+_ANSWERS: Final = frozenset(
+    {"http.response.start", "websocket.http.response.start", "websocket.accept"}
+)
 _UNKNOWN: Final = "unknown"
 """In metrics, the route of what matches none and any other method: clients can make up any number
 of those."""
@@ -48,18 +55,19 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        record = RequestRecord(method=scope["method"], client=caller(connection))
+        method = scope.get("method", _WEBSOCKET)
+        record = RequestRecord(method=method, client=caller(connection))
         record.request_id = request_id_of(connection.headers)
 
         async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in _ANSWERS:
                 headers = MutableHeaders(scope=message)
                 record.request_id = headers.setdefault(REQUEST_ID, record.request_id)
-                record.status = record.status or message["status"]
+                record.status = record.status or message.get("status", _SWITCHING_PROTOCOLS)
             await send(message)
 
         token = current.set(record)

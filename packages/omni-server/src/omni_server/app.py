@@ -20,9 +20,10 @@ from omni_server.access import Access, OnAccess, look_away
 from omni_server.context import ServerContext
 from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
-from omni_server.openai import chat, models, requests, speech, transcriptions, voices
+from omni_server.openai import chat, completions, models, requests, speech, transcriptions, voices
 from omni_server.openapi import DocumentedApi
 from omni_server.rate import RateLimit, RateLimiter
+from omni_server.realtime import socket
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
@@ -49,6 +50,7 @@ def server_context(pipeline: Pipeline, settings: Settings) -> ServerContext:
         pipeline=pipeline,
         settings=settings,
         transcripts=TranscriptStore(settings.max_audio_ids, settings.audio_ttl_s),
+        limiter=None if settings.rate_limit is None else RateLimiter(settings.rate_limit),
     )
     pipeline.observer = context.metrics
     return context
@@ -58,9 +60,8 @@ def guarded(context: ServerContext, on_access: OnAccess = look_away) -> ASGIApp:
     """The routes behind all that stands before them."""
     settings, metrics = context.settings, context.metrics
     app: ASGIApp = Doorkeeper(api(context), context.door, metrics)
-    if settings.rate_limit is not None:
-        limiter = RateLimiter(settings.rate_limit)
-        app = RateLimit(app, limiter, metrics, keys_are_checked=bool(settings.api_keys))
+    if context.limiter is not None:
+        app = RateLimit(app, context.limiter, metrics, keys_are_checked=bool(settings.api_keys))
     app = Guard(app, settings, metrics)
     if settings.cors_origins:
         app = CORSMiddleware(
@@ -81,6 +82,7 @@ def api(context: ServerContext) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         context.decoders.shutdown(wait=False, cancel_futures=True)
+        context.speech.close()
 
     app = DocumentedApi(
         context.settings,
@@ -88,7 +90,10 @@ def api(context: ServerContext) -> FastAPI:
         version=metadata.version("omni-server"),
         lifespan=lifespan,
     )
-    for part in (health, version, models, chat, speech, voices, transcriptions, requests):
+    for part in (
+        *(health, version, models, chat, completions),
+        *(speech, voices, transcriptions, requests, socket),
+    ):
         app.include_router(part.router(context))
     if context.settings.admin_keys:
         app.include_router(admin.router(context))

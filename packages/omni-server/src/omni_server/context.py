@@ -14,6 +14,8 @@ from importlib.metadata import version
 from omni_core.pipeline import Pipeline
 from omni_server.door import Door
 from omni_server.metrics import Metrics
+from omni_server.rate import RateLimiter
+from omni_server.realtime.vad import Detection
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
 
@@ -35,6 +37,9 @@ class ServerContext:
         default_factory=partial(ThreadPoolExecutor, DECODING_THREADS, "omni-decoder")
     )
     """For uploads of minutes, which must not keep short work waiting in the usual threads."""
+    speech: Detection = field(default_factory=Detection.here)
+    limiter: RateLimiter | None = None
+    """Who counts requests of clients, if anybody does."""
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -13,7 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core.errors import NotReadyError
-from omni_server.errors import error_response
+from omni_server.errors import deny
 from omni_server.metrics import Metrics
 
 _API: Final = "/v1/"
@@ -38,6 +38,8 @@ class Door:
         self.state = DoorState.OPEN
         self.inside = 0
         """Requests that are being answered."""
+        self.draining = asyncio.Event()
+        """For those who stay: the server is about to end."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -52,13 +54,10 @@ class Door:
     def drain(self) -> None:
         """Refuse new requests for good."""
         self.state = DoorState.DRAINING
+        self.draining.set()
 
-    async def empty(self) -> None:
-        """Wait until nobody is inside."""
-        await self._empty.wait()
-
-    def enter(self) -> None:
-        """One request more; NotReadyError if it is refused."""
+    def check(self) -> None:
+        """NotReadyError if new requests are refused."""
         if self.state is DoorState.PAUSED:
             raise NotReadyError(
                 "The server is paused by its operator; retry in a while.",
@@ -66,6 +65,14 @@ class Door:
                 retry_after_s=_PAUSED_RETRY_S,
             )
         self._require_staying()
+
+    async def empty(self) -> None:
+        """Wait until nobody is inside."""
+        await self._empty.wait()
+
+    def enter(self) -> None:
+        """One request more; NotReadyError if it is refused."""
+        self.check()
         self.inside += 1
         self._empty.clear()
 
@@ -93,15 +100,19 @@ class Doorkeeper:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request. Who opens a session is not inside before it has something answered."""
         if not is_work(scope):
             await self._app(scope, receive, send)
             return
+        is_session = scope["type"] == "websocket"
         try:
-            self._door.enter()
+            self._door.check() if is_session else self._door.enter()
         except NotReadyError as error:
             self._metrics.refused(error.code or "")
-            await error_response(error)(scope, receive, send)
+            await deny(error, scope, receive, send)
+            return
+        if is_session:
+            await self._app(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -110,8 +121,10 @@ class Doorkeeper:
 
 
 def is_work(scope: Scope) -> bool:
-    """Whether a request asks the pipeline for something."""
-    if scope["type"] != "http" or scope["method"] != "POST":
+    """Whether a request asks the pipeline for something, or opens a session that may."""
+    if scope["type"] not in ("http", "websocket"):
         return False
     path: str = scope["path"]
+    if scope["type"] == "http" and scope["method"] != "POST":
+        return False
     return path.startswith(_API) and not path.startswith(_ABOUT_REQUESTS)

@@ -28,10 +28,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from omni_core.errors import OmniError, RequestError
 
 _RATE_LIMITED = 429
+_POLICY_VIOLATION = 1008
+_DENIAL = "websocket.http.response"
 
 
 class JsonResponse(Response):
@@ -67,6 +70,16 @@ def error_response(error: OmniError) -> JsonResponse:
     """The HTTP answer for an error; asks the client back when a retry can help."""
     headers = {"Retry-After": str(error.retry_after_s)} if error.retryable else None
     return JsonResponse(error_object(error), status_code=error.status, headers=headers)
+
+
+async def deny(error: OmniError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request, or a WebSocket that has not opened, with the error; a server that cannot
+    answer the latter over HTTP closes it."""
+    if scope["type"] == "websocket" and _DENIAL not in scope.get("extensions", {}):
+        await receive()  # the connect
+        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        return
+    await error_response(error)(scope, receive, send)
 
 
 def internal_error(error: Exception) -> OmniError:

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core.errors import OmniError
-from omni_server.errors import error_response
+from omni_server.errors import deny, error_response
 from omni_server.keys import ForbiddenError, UnauthorizedError, presented_key
 from omni_server.metrics import Metrics
 from omni_server.settings import Settings
@@ -19,7 +19,6 @@ from omni_server.settings import Settings
 PROBES: Final = frozenset({"/live", "/health", "/ready"})
 """Open to everybody: what asks them has no keys."""
 ADMIN: Final = "/admin/"
-_POLICY_VIOLATION: Final = 1008
 
 
 class Guard:
@@ -74,8 +73,7 @@ def _unauthorized(key: str | None, what: str) -> UnauthorizedError:
 
 async def _refuse(error: OmniError, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
-        await receive()  # the connect
-        await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+        await deny(error, scope, receive, send)
         return
     response = error_response(error)
     if isinstance(error, UnauthorizedError):

@@ -16,6 +16,8 @@ from starlette.types import ASGIApp
 from omni_core.errors import ConfigError
 
 BACKLOG = 2048
+MOST_FRAME_BYTES = 32 * 1024 * 1024
+"""Of a WebSocket: 15 MiB of sound are 20 as base64, and too much more deserves an error event."""
 CUT_SHORT = "ASGI callable returned without completing response"
 """What uvicorn says of a stream that an error ends; it is meant."""
 
@@ -55,6 +57,8 @@ def http_server(app: ASGIApp, drain_timeout_s: float) -> HttpServer:
         log_level="warning",
         access_log=False,
         server_header=False,
+        ws_max_size=MOST_FRAME_BYTES,
+        ws_per_message_deflate=False,
         timeout_graceful_shutdown=round(drain_timeout_s),
     )
     logging.getLogger("uvicorn.error").addFilter(_not_cut_short)

@@ -19,6 +19,7 @@ from omni_core.errors import ConfigError, OmniError
 
 _OTHERS: Final = 0o077
 _BEARER: Final = "bearer"
+_OFFERED: Final = "openai-insecure-api-key."
 _MAKE_ONE: Final = "make one with: (umask 077; openssl rand -hex 32 > FILE)"
 log = logging.getLogger("omni.server")
 
@@ -64,12 +65,19 @@ class KeyRing:
 
 def presented_key(headers: Headers) -> str | None:
     """The key in `Authorization: Bearer KEY`, else in `x-api-key`; another `Authorization` as it
-    is, for it tells clients apart too."""
+    is, for it tells clients apart too; else the one among a WebSocket's subprotocols."""
     authorization = headers.get("authorization", "").strip()
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == _BEARER:
         return token.strip() or None
-    return headers.get("x-api-key", "").strip() or authorization or None
+    return headers.get("x-api-key", "").strip() or authorization or _offered_key(headers)
+
+
+def _offered_key(headers: Headers) -> str | None:
+    """The key among the subprotocols of a WebSocket: web pages can set no header of one."""
+    offered = headers.get("sec-websocket-protocol", "").split(",")
+    keys = (one.strip().removeprefix(_OFFERED) for one in offered if _OFFERED in one)
+    return next(filter(None, keys), None)
 
 
 def read_key_file(path: Path, setting: str) -> list[str]:

@@ -36,9 +36,8 @@ class Metrics:
         self.requests = Counter(
             "omni_requests", "Requests ended", ["status"], registry=self.registry
         )
-        self.in_flight = Gauge(
-            "omni_requests_in_flight", "Requests being answered", registry=self.registry
-        )
+        self.in_flight = self._gauge("requests_in_flight", "Requests being answered")
+        self.realtime_sessions = self._gauge("realtime_sessions", "Realtime sessions that are open")
         self.responses = Counter(
             "omni_http_responses",
             "Responses of any route",
@@ -107,6 +106,9 @@ class Metrics:
     def released(self, stage: str, after_s: float) -> None:
         """See `Observer.released`."""
         self.abort_released.labels(stage).observe(after_s)
+
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"omni_{name}", documentation, registry=self.registry)
 
     def _abort_time(self, name: str, documentation: str, *labels: str) -> Histogram:
         return Histogram(

@@ -13,18 +13,30 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from fastapi import FastAPI
 
+from omni_core.languages import LANGUAGES
 from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
 from omni_core.pipeline import Health
 from omni_server.admin import LogLevelBody, ProfileBody
+from omni_server.audio import FORMATS
 from omni_server.guard import ADMIN, PROBES
 from omni_server.health import Readiness
+from omni_server.openai.messages import ROLES
+from omni_server.openai.speech_call import STREAM_FORMATS
 from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
-from omni_server.schema import answers
-from omni_server.schema.chat import ChatBody, SamplingFields
+from omni_server.schema import answers, operations, transcriptions
+from omni_server.schema.chat import (
+    AudioOptions,
+    ChatBody,
+    ChatMessage,
+    ResponseFormat,
+    SamplingFields,
+)
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
 from omni_server.settings import Settings
+from omni_server.weights import WeightsBody
 
 Json: TypeAlias = dict[str, Any]
 JSON: Final = "application/json"
@@ -74,11 +86,16 @@ _SPEECH_TO_TEXT: Final = Operation(
     },
     is_work=True,
 )
-_DOOR: Final = Operation(answers={JSON: answers.DoorAnswer})
+_DOOR: Final = Operation(answers={JSON: operations.DoorAnswer})
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/v1/chat/completions"): Operation(
         body=(JSON, ChatBody),
         answers={JSON: answers.ChatCompletion, EVENTS: answers.ChatCompletionChunk},
+        is_work=True,
+    ),
+    ("post", "/v1/completions"): Operation(
+        body=(JSON, CompletionBody),
+        answers={JSON: answers.Completion, EVENTS: answers.CompletionChunk},
         is_work=True,
     ),
     ("post", "/v1/audio/speech"): Operation(
@@ -93,18 +110,21 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("delete", "/v1/audio/voices/{voice_id}"): Operation(answers={}, statuses=()),
     ("get", "/v1/models"): Operation(answers={JSON: answers.ModelList}),
     ("get", "/v1/models/{model_id}"): Operation(answers={JSON: answers.Model}),
-    ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: answers.Cancelled}),
+    ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: operations.Cancelled}),
     ("get", "/health"): Operation(answers={JSON: Health}, statuses=("200", "503")),
     ("get", "/ready"): Operation(answers={JSON: Readiness}, statuses=("200", "503")),
-    ("get", "/live"): Operation(answers={JSON: answers.Liveness}),
+    ("get", "/live"): Operation(answers={JSON: operations.Liveness}),
     ("get", "/metrics"): Operation(answers={TEXT: RAW}),
-    ("get", "/version"): Operation(answers={JSON: answers.Account}),
-    ("get", "/admin/info"): Operation(answers={JSON: answers.Account}),
+    ("get", "/version"): Operation(answers={JSON: operations.Account}),
+    ("get", "/admin/info"): Operation(answers={JSON: operations.Account}),
     ("post", "/admin/pause"): _DOOR,
     ("post", "/admin/continue"): _DOOR,
     ("get", "/admin/log-level"): Operation(answers={JSON: LogLevelBody}),
     ("put", "/admin/log-level"): Operation(body=(JSON, LogLevelBody), answers={JSON: LogLevelBody}),
     ("post", "/admin/profile"): Operation(body=(JSON, ProfileBody), answers={TEXT: RAW}),
+    ("post", "/admin/weights"): Operation(
+        body=(JSON, WeightsBody), answers={JSON: operations.WeightsLoaded}
+    ),
 }
 """Every route of the server."""
 
@@ -127,6 +147,7 @@ class DocumentedApi(FastAPI):
 def documented(paths_alone: Json, settings: Settings) -> Json:
     """FastAPI's document with bodies, answers, errors and keys."""
     schemas = _Schemas(OPERATIONS.values())
+    _name_words(schemas.components, settings.served_model_name)
     paths = {
         path: {
             method: _operation(method, path, said, schemas, settings)
@@ -163,7 +184,8 @@ class _Schemas:
                 "anyOf": [self.of(SamplingFields), {"type": "null"}],
             }
         form = self.components[TranscriptionForm.__name__]
-        form["properties"] = {FILE: {"type": "string", "format": "binary"}, **form["properties"]}
+        fields = {name: _without_null(said) for name, said in form["properties"].items()}
+        form["properties"] = {FILE: {"type": "string", "format": "binary"}, **fields}
         form["required"] = [FILE]
 
     def of(self, kind: Any) -> Json:
@@ -171,6 +193,40 @@ class _Schemas:
         if isinstance(kind, tuple):
             return {"anyOf": [self._places[alternative] for alternative in kind]}
         return self._places[kind]
+
+
+def _name_words(components: Json, served_model_name: str) -> None:
+    """Say which words a field knows, where its type leaves that to whoever reads the request."""
+    served, roles = (served_model_name,), (*ROLES, "tool")
+    words: Mapping[tuple[type, str], Iterable[str]] = {
+        (ChatBody, "model"): served,
+        (SpeechBody, "model"): served,
+        (TranscriptionForm, "model"): served,
+        (ChatMessage, "role"): roles,
+        (ChatBody, "modalities"): ("text", "audio"),
+        (AudioOptions, "format"): FORMATS,
+        (ResponseFormat, "type"): ("text", "json_object", "json_schema"),
+        (SpeechBody, "response_format"): STREAM_MEDIA_TYPES,
+        (SpeechBody, "stream_format"): STREAM_FORMATS,
+        (TranscriptionForm, "language"): LANGUAGES,
+        (TranscriptionForm, "response_format"): transcriptions.FORMATS,
+        (TranscriptionForm, "timestamp_granularities"): ("segment",),
+        (TranscriptionForm, "include"): ("logprobs",),
+    }
+    for (kind, name), known in words.items():
+        said = components[kind.__name__]["properties"][name]
+        for place in (said, said.get("items", {}), *said.get("anyOf", ())):
+            for string in (place, place.get("items", {})):
+                if string.get("type") == "string":
+                    string["enum"] = list(known)
+
+
+def _without_null(said: Json) -> Json:
+    """A field as a form can write it, where a value that is not meant is left out."""
+    if said.get("default", ...) is None:
+        kinds = [kind for kind in said["anyOf"] if kind != {"type": "null"}]
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return said
 
 
 def _operation(method: str, path: str, said: Json, schemas: _Schemas, settings: Settings) -> Json:
@@ -188,13 +244,23 @@ def _operation(method: str, path: str, said: Json, schemas: _Schemas, settings: 
 
 
 def _responses(known: Operation, schemas: _Schemas) -> Json:
+    error = schemas.of(answers.ErrorAnswer)
     content = {
-        media_type: {} if kind is RAW else {"schema": schemas.of(kind)}
+        media_type: {} if kind is RAW else {"schema": _content(media_type, schemas.of(kind), error)}
         for media_type, kind in known.answers.items()
     }
     answered = {"description": "The answer.", "content": content}
-    error = {"$ref": "#/components/responses/Error"}
-    return {**dict.fromkeys(known.statuses, answered), "4XX": error, "5XX": error}
+    refused = {"$ref": "#/components/responses/Error"}
+    return {**dict.fromkeys(known.statuses, answered), "4XX": refused, "5XX": refused}
+
+
+def _content(media_type: str, schema: Json, error: Json) -> Json:
+    """The schema of an answer; of a stream, that of each event."""
+    if media_type != EVENTS:
+        return schema
+    said = {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, error]}}
+    data = {"anyOf": [{"type": "string", **said}, {"const": "[DONE]"}]}
+    return {"type": "object", "properties": {"data": data}}
 
 
 _SECURITY_SCHEMES: Final[Json] = {

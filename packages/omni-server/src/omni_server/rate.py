@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omni_core.errors import RateLimitError
 from omni_server.callers import UNKNOWN, address_of, caller
 from omni_server.door import is_work
-from omni_server.errors import error_response
+from omni_server.errors import deny
 from omni_server.metrics import Metrics
 
 MOST_CLIENTS: Final = 10_000
@@ -29,6 +29,9 @@ MOST_CLIENTS: Final = 10_000
 _MINUTE_S: Final = 60.0
 _IPV6_SITE: Final = 64
 """Bits of an IPv6 address that tell clients apart; the others, each of them can choose freely."""
+_ANSWERS: Final = frozenset(
+    {"http.response.start", "websocket.http.response.start", "websocket.accept"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +109,23 @@ class RateLimit:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        client = caller(connection) if self._keys_are_checked else _site(connection)
-        allowance = self._limiter.take(client)
+        allowance = self._limiter.take(limited_client(connection, self._keys_are_checked))
 
         async def telling(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in _ANSWERS:
                 MutableHeaders(scope=message).update(allowance.headers)
             await send(message)
 
         if allowance.wait_s:
             self._metrics.refused("request_rate")
-            await error_response(_too_fast(allowance))(scope, receive, telling)
+            await deny(_too_fast(allowance), scope, receive, telling)
         else:
             await self._app(scope, receive, telling)
+
+
+def limited_client(connection: HTTPConnection, keys_are_checked: bool) -> str:
+    """Whose requests are counted together."""
+    return caller(connection) if keys_are_checked else _site(connection)
 
 
 def _too_fast(allowance: Allowance) -> RateLimitError:

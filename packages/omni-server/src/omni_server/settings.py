@@ -44,6 +44,8 @@ class Settings:
     """Whether /metrics needs no key where `api_keys` are set."""
     cors_origins: tuple[str, ...] = ()
     """Web pages of these origins may call the API from a browser; "*" is every origin."""
+    max_realtime_sessions: int = 128
+    """Realtime sessions at once; each may hold some 100 MB of a conversation."""
     weights_dirs: tuple[Path, ...] = ()
     """Where operators may load new weights from, besides the directory of the served model."""
     rate_limit: int | None = None

@@ -4,6 +4,7 @@ Needs the `media` extra (av, httpcore, Pillow, soundfile, soxr). Nothing else in
 """
 
 from omni_core.media.audio import load_audio
+from omni_core.media.budget import RequestBudget
 from omni_core.media.dataurl import decode_base64
 from omni_core.media.encode import (
     AUDIO_MEDIA_TYPES,
@@ -21,6 +22,7 @@ from omni_core.media.video import VideoClip, load_video
 __all__ = [
     "AUDIO_MEDIA_TYPES",
     "MediaLimits",
+    "RequestBudget",
     "SharedFetches",
     "VideoClip",
     "decode_base64",

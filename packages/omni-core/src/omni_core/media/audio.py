@@ -16,6 +16,7 @@ import soxr
 from omni_core.errors import MediaError, RequestCancelledError
 from omni_core.media.container import open_container
 from omni_core.media.limits import MediaLimits
+from omni_core.media.patience import Patience
 from omni_core.types import FloatArray
 
 MAX_SOURCE_RATE_HZ = 192_000
@@ -38,10 +39,14 @@ def load_audio(
 
     Integer samples are divided by their full scale, so 16-bit files at the target rate come out
     as exactly x / 32768; other rates go through soxr's HQ resampler. Raises MediaError for what
-    cannot be decoded, holds no samples, lasts over `limits.max_audio_seconds` or has over
-    `MAX_SOURCE_RATE_HZ`, and RequestCancelledError once `stop` says so.
+    cannot be decoded in `limits.decode_timeout_s`, holds no samples, lasts over
+    `limits.max_audio_seconds` or has over `MAX_SOURCE_RATE_HZ`, and RequestCancelledError once
+    `stop` says so.
     """
-    samples = decode_audio(data, limits.max_audio_seconds, sample_rate, stop)
+    patience = Patience(limits.decode_timeout_s, "audio")
+    samples = decode_audio(
+        data, limits.max_audio_seconds, sample_rate, lambda: patience() or stop()
+    )
     if samples is None:
         raise MediaError("The file has no sound track.")
     if not samples.size:

@@ -36,7 +36,7 @@ _AAC_FRAME = 1_024
 
 AAC_BIT_RATE = 96_000
 """Per second. Enough that speech stays the waveform it was (correlation over 0.999)."""
-_MP3_QUALITY = {"bitrate_mode": "CONSTANT", "compression_level": 0.2}
+_MP3_QUALITY: dict[str, str | float] = {"bitrate_mode": "CONSTANT", "compression_level": 0.2}
 _OPUS_QUALITY = {"compression_level": 0.5}
 """For libsndfile, where 0 is the codec's highest bit rate and 1 its lowest: 128 kbit/s at 24 kHz,
 for the same reason. Its defaults, 57 and 34 kbit/s, keep 0.997 and 0.990."""

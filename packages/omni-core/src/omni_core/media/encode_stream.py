@@ -115,8 +115,9 @@ def _writer(fmt: str, rate: int) -> Writer:
 class Resampler:
     """To another rate."""
 
-    def __init__(self, from_rate: int, to_rate: int) -> None:
-        self._stream = soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32", quality="HQ")
+    def __init__(self, from_rate: int, to_rate: int, *, quality: str = "HQ") -> None:
+        """`quality` is soxr's: a better filter looks further ahead, so its output lags more."""
+        self._stream = soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32", quality=quality)
 
     def push(self, samples: FloatArray) -> FloatArray:
         """See `Filter`."""

@@ -20,6 +20,10 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 """The last chunk of every PNG: no bytes, and their checksum."""
 
+_JPEG_SCAN = b"\xff\xda"
+_MAX_SCANS = 100
+"""Cameras and converters write some ten; each goes over all of the picture again."""
+
 _BROKEN = (
     OSError,
     SyntaxError,
@@ -46,6 +50,8 @@ def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
             _check_pixels(image, limits)
             if image.format == "PNG" and _PNG_END not in data:
                 raise MediaError(_CUT)  # Pillow is content with the pixels
+            if image.format in ("JPEG", "MPO") and data.count(_JPEG_SCAN) > _MAX_SCANS:
+                raise MediaError(f"The image has more than {_MAX_SCANS} scans; save it anew.")
             return _to_rgb(ImageOps.exif_transpose(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise _too_many_pixels(limits) from exc

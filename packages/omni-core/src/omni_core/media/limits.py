@@ -12,7 +12,8 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLimits:
-    """Upper bounds for fetching and decoding one media item, and where it may come from."""
+    """Upper bounds for fetching and decoding one media item, and all of a request, and where they
+    may come from."""
 
     max_bytes: int = 128 * _MIB
     """Of one item as sent: the decoded base64, the response body, the file."""
@@ -27,6 +28,15 @@ class MediaLimits:
     """Of all kept frames of one video together; each takes three bytes of memory."""
     fetch_timeout_s: float = 20.0
     """Total for one URL: name resolution, redirects, handshakes and body."""
+    decode_timeout_s: float = 300.0
+    """Of one clip or video; a few bytes can ask for hours of a decoder."""
+    request_max_bytes: int = 512 * _MIB
+    """Of all items of one request as sent; bounds what URLs bring beside the body."""
+    request_max_pixels: int = 512_000_000
+    """Of all pictures and kept frames of one request, which are in memory together."""
+    request_max_audio_seconds: float = 7_200.0
+    request_fetch_timeout_s: float = 60.0
+    """For all URLs of one request."""
     max_redirects: int = 5
     allowed_hosts: tuple[str, ...] | None = None
     """Hosts a URL may name; ".example.com" admits subdomains. None admits every public host."""

@@ -20,6 +20,7 @@ from omni_core.errors import MediaError, RequestError
 from omni_core.media.audio import decode_audio
 from omni_core.media.container import open_container
 from omni_core.media.limits import MediaLimits
+from omni_core.media.patience import Patience
 from omni_core.media.timeline import Timeline, sample_times
 from omni_core.types import FloatArray
 
@@ -61,10 +62,13 @@ def load_video(
         raise RequestError("video_fps must be above 0.", param="video_fps")
     if max_frames < 1:
         raise RequestError("video_max_frames must be at least 1.", param="video_max_frames")
+    patience = Patience(limits.decode_timeout_s, "video")
     timeline = _scan(data, limits)
     wanted = sample_times(timeline, fps, min(max_frames, limits.max_frames))
-    frames = _decode(data, timeline, wanted, limits)
-    sound = decode_audio(data, limits.max_video_seconds, sample_rate) if with_audio else None
+    frames = _decode(data, timeline, wanted, limits, patience)
+    sound = None
+    if with_audio:
+        sound = decode_audio(data, limits.max_video_seconds, sample_rate, patience)
     return VideoClip(
         frames=frames,
         fps=len(wanted) / timeline.duration_s,
@@ -108,12 +112,15 @@ def _check_pixels(width: int, height: int, limits: MediaLimits) -> None:
         )
 
 
-def _decode(data: bytes, timeline: Timeline, wanted: list[int], limits: MediaLimits) -> Frames:
+def _decode(
+    data: bytes, timeline: Timeline, wanted: list[int], limits: MediaLimits, patience: Patience
+) -> Frames:
     """The frames shown at the `wanted` times (sorted, repeats allowed), (T, H, W, 3)."""
     kept: Frames | None = None
     done = 0
     with open_container(data, "video") as container:
         for time, frame in _frames(container, timeline, set(wanted), limits):
+            patience()
             if time < wanted[done]:
                 continue
             if kept is None:

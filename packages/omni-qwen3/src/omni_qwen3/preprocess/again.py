@@ -22,6 +22,7 @@ _LET_THROUGH = MediaLimits(
     max_video_seconds=float("inf"),
     max_frames=1 << 40,
     max_video_pixels=1 << 40,
+    decode_timeout_s=float("inf"),
 )
 
 

@@ -1,7 +1,8 @@
 """Messages to token ids with the checkpoint's own chat template.
 
-Text of a message can never become a special token, however it is cut into parts; ordinary text
-gives exactly the ids that transformers' processor gives. Knows no media beyond its kind.
+Text of a message can never become a special token, however it is cut into parts; that of a raw
+prompt can. Ordinary text gives exactly the ids that transformers' processor gives. Knows no media
+beyond its kind.
 """
 
 from __future__ import annotations
@@ -41,15 +42,7 @@ class ChatEncoder:
         mark = _unused_character(messages, tools)
         turns = [self._turn(message, mark) for message in messages]
         shown = [self._marked(_function(tool), mark) for tool in tools]
-        prompt = self._template.render(turns, shown)
-        special = self._tokenizer.special
-        ids: list[int] = []
-        for segment in self._special_pattern.split(prompt):
-            if segment in special:
-                ids.append(special[segment])
-            else:
-                ids += self._tokenizer.encode(segment.replace(mark, ""))
-        return ids
+        return self._ids(self._template.render(turns, shown), mark)
 
     def read_aloud(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of the prompt, which is an empty user turn, and of `text` as the reply to it.
@@ -59,6 +52,20 @@ class ChatEncoder:
         """
         prompt = self.encode((Message(role="user", content=()),))
         return prompt, self._tokenizer.encode(text)
+
+    def raw(self, text: str) -> list[int]:
+        """Ids of a prompt that is written out, special tokens and all."""
+        return self._ids(text)
+
+    def _ids(self, prompt: str, mark: str = "") -> list[int]:
+        special = self._tokenizer.special
+        ids: list[int] = []
+        for segment in self._special_pattern.split(prompt):
+            if segment in special:
+                ids.append(special[segment])
+            elif segment:
+                ids += self._tokenizer.encode(segment.replace(mark, "") if mark else segment)
+        return ids
 
     def _turn(self, message: Message, mark: str) -> dict[str, Any]:
         """A message as templates expect it; only one with media is a list of parts."""

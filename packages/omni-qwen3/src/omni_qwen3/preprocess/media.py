@@ -16,6 +16,7 @@ from PIL import Image
 from omni_core.errors import RequestError
 from omni_core.media import (
     MediaLimits,
+    RequestBudget,
     SharedFetches,
     VideoClip,
     load_audio,
@@ -100,23 +101,26 @@ class MediaLoader:
         """
         found = []
         by_url: dict[str, bytes] = {}
+        budget = RequestBudget(self._limits)
         for turn, message in enumerate(messages):
             for place, part in enumerate(message.content):
                 if isinstance(part, MediaPart):
                     param = part.param or f"messages[{turn}].content[{place}]"
                     with _blaming(param):
-                        data = self._bytes_of(part, by_url)
+                        data = self._bytes_of(part, by_url, budget)
                         found.append(
                             Encoded(part.kind, data, param, self._key(part, data, options))
                         )
         return found
 
-    def _bytes_of(self, part: MediaPart, by_url: dict[str, bytes]) -> bytes:
-        if part.data is not None or part.url is None:
-            return self._fetches.bytes_of(part, self._limits)
-        if part.url not in by_url:
-            by_url[part.url] = self._fetches.bytes_of(part, self._limits)
-        return by_url[part.url]
+    def _bytes_of(self, part: MediaPart, by_url: dict[str, bytes], budget: RequestBudget) -> bytes:
+        if part.data is None and part.url in by_url:
+            return by_url[part.url]
+        data = self._fetches.bytes_of(part, budget.fetching())
+        budget.add_bytes(len(data))
+        if part.url is not None:
+            by_url[part.url] = data
+        return data
 
     def recall(self, items: Sequence[Encoded]) -> list[Measures | None]:
         """What is remembered of items that need not be decoded again."""
@@ -130,13 +134,24 @@ class MediaLoader:
     ) -> list[Item]:
         """Decode and measure what could not be recalled."""
         decoded = []
+        budget = RequestBudget(self._limits)
         for encoded, measures in zip(items, recalled, strict=True):
             if measures is not None:
                 decoded.append(Item(encoded=encoded, measures=measures))
                 continue
             with _blaming(encoded.param):
-                decoded.append(self._decode(encoded, options))
+                decoded.append(item := self._decode(encoded, options))
+                self._spend(item, budget)
         return decoded
+
+    def _spend(self, item: Item, budget: RequestBudget) -> None:
+        if item.image is not None:
+            budget.add_pixels(item.image.width * item.image.height)
+        if item.video is not None:
+            n_frames, height, width, _ = item.video.frames.shape
+            budget.add_pixels(n_frames * height * width)
+        if item.sound is not None:
+            budget.add_audio(len(item.sound) / self._features.sample_rate)
 
     def remember(self, items: Sequence[Item]) -> None:
         """Recall these from now on: their content is on its way to the encoders."""

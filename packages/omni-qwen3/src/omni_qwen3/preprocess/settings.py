@@ -81,6 +81,7 @@ class Settings:
     audio: AudioSettings
     context_length: int
     """Tokens of prompt and reply together."""
+    vocab_size: int
 
 
 def load_settings(model_path: str) -> Settings:
@@ -96,6 +97,7 @@ def load_settings(model_path: str) -> Settings:
         video_max_frames=int(video.get("max_frames") or DEFAULT_VIDEO_MAX_FRAMES),
         audio=_audio(audio),
         context_length=int(thinker["text_config"]["max_position_embeddings"]),
+        vocab_size=int(thinker["text_config"]["vocab_size"]),
     )
 
 

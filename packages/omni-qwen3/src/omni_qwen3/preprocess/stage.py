@@ -37,7 +37,7 @@ from omni_qwen3.preprocess.chat import ChatEncoder
 from omni_qwen3.preprocess.inputs import EncoderInputs, grid_array
 from omni_qwen3.preprocess.media import Item, MediaLoader
 from omni_qwen3.preprocess.rope import rope_index
-from omni_qwen3.preprocess.settings import PromptConfig, load_settings
+from omni_qwen3.preprocess.settings import PromptConfig, Settings, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
 
 DECODING_AT_ONCE = 4
@@ -102,6 +102,8 @@ class Preprocessor:
         try:
             if (text := work.payload.get("read_aloud")) is not None:
                 return cast(Payload, self.reading(text))
+            if (raw := work.payload.get("prompt")) is not None:
+                return cast(Payload, self.raw(raw, work.params))
             messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
             packed: bytes | None = work.payload.get("tool_use")
             use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
@@ -122,6 +124,8 @@ class Preprocessor:
         """
         placeholders = self._chat.encode(messages, tools)
         _check_placeholders(placeholders, messages, self._settings.prompt)
+        # Each item has a placeholder: before any of too many is fetched.
+        check_length(len(placeholders), params, self._settings.context_length)
         encoded = self._loader.fetch(messages, params.media)
         recalled = self._loader.recall(encoded)
         with self._decoding if None in recalled else nullcontext():
@@ -148,6 +152,20 @@ class Preprocessor:
         prompt = self._positioned(np.array(ids), self._inputs.sizes([], MediaOptions()))
         prompt["spoken_ids"] = np.array(spoken, dtype=np.int64)
         return prompt
+
+    def raw(self, prompt: str | IntArray, params: RequestParams) -> Prompt:
+        """What the Thinker needs to complete a raw prompt.
+
+        Raises RequestError for a prompt that is empty, has a place for media or ids that are no
+        tokens, ContextLengthError when prompt and requested reply exceed the context.
+        """
+        ids = np.array(self._chat.raw(prompt)) if isinstance(prompt, str) else prompt
+        if not len(ids):
+            raise RequestError("the prompt is empty", param="prompt")
+        _check_tokens(ids, self._settings)
+        check_length(len(ids), params, self._settings.context_length, param="prompt")
+        positions = np.broadcast_to(np.arange(len(ids), dtype=np.float32), (3, len(ids)))
+        return Prompt(input_ids=ids, positions=positions, rope_delta=0.0, routed=[], raw=True)
 
     def _prompt(self, placeholders: list[int], media: list[Item], params: RequestParams) -> Prompt:
         config = self._settings.prompt
@@ -187,21 +205,40 @@ class Preprocessor:
         return Prompt(input_ids=ids, positions=positions, rope_delta=delta, routed=[])
 
 
-def check_length(prompt_tokens: int, params: RequestParams, context_length: int) -> None:
-    """ContextLengthError unless the prompt and the reply the caller asks for fit the context."""
+def check_length(
+    prompt_tokens: int, params: RequestParams, context_length: int, *, param: str = "messages"
+) -> None:
+    """ContextLengthError unless the prompt and the reply the caller asks for fit the context;
+    `param` is what the prompt is made of."""
     wanted = params.sampling_for("thinker").over(params.sampling).max_tokens
     if prompt_tokens >= context_length:
+        less = " or send less or smaller media" if param == "messages" else ""
         raise ContextLengthError(
             f"the prompt has {prompt_tokens} tokens and the model's context is {context_length}, "
-            "which must also hold the reply; shorten the messages or send less or smaller media",
-            param="messages",
+            f"which must also hold the reply; shorten the {param}{less}",
+            param=param,
         )
     if wanted is not None and prompt_tokens + wanted > context_length:
         raise ContextLengthError(
             f"the prompt's {prompt_tokens} tokens plus max_tokens {wanted} exceed the model's "
             f"context of {context_length}; ask for at most {context_length - prompt_tokens} tokens "
-            "or shorten the messages",
+            f"or shorten the {param}",
             param="max_tokens",
+        )
+
+
+def _check_tokens(ids: IntArray, settings: Settings) -> None:
+    """All must be tokens of the Thinker, and none a row that an encoder would fill."""
+    if ids.min() < 0 or ids.max() >= settings.vocab_size:
+        raise RequestError(
+            f"token ids of this model are 0 to {settings.vocab_size - 1}", param="prompt"
+        )
+    config = settings.prompt
+    if np.isin(ids, (config.image_token_id, config.audio_token_id, config.video_token_id)).any():
+        raise RequestError(
+            "the prompt has a place for an image, audio or video, and there is none to put in; "
+            "send media in messages",
+            param="prompt",
         )
 
 

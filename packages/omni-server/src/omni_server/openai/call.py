@@ -27,7 +27,7 @@ from omni_core.types import (
 )
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.openai.messages import MessageRules, to_messages
-from omni_server.openai.refused import refuse_unsupported
+from omni_server.openai.refused import check_stream_options, refuse_unsupported
 from omni_server.openai.sampling import request_sampling, stage_sampling
 from omni_server.openai.tools import tool_use
 from omni_server.openai.voices import voice_named
@@ -82,11 +82,11 @@ def parse_call(
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
     refuse_unsupported(chat, pipeline.info)
-    if chat.stream_options is not None and not chat.stream:
-        raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
+    check_stream_options(chat.stream_options, stream=bool(chat.stream))
     params = _params(chat, pipeline)
     wants_audio = "audio" in params.modalities
-    _check_reply_length(chat, pipeline.info.context_length)
+    for name in ("max_completion_tokens", "max_tokens"):
+        check_reply_length(getattr(chat, name), pipeline.info.context_length, name)
     request = Request(
         messages=to_messages(chat, rules),
         tool_use=tool_use(chat),
@@ -124,7 +124,7 @@ def _choices(request: Request, chat: ChatBody, max_inline_bytes: int) -> tuple[R
         )
     if wanted > 1:
         request = _sharing_media(request, Shared(by=uuid.uuid4().hex, requests=wanted))
-    return tuple(_seeded(request, choice) for choice in range(wanted))
+    return tuple(seeded(request, choice) for choice in range(wanted))
 
 
 def _sharing_media(request: Request, shared: Shared) -> Request:
@@ -147,8 +147,8 @@ def _inline_bytes(request: Request) -> int:
     return sum(len(part.data or b"") for part in parts if isinstance(part, MediaPart))
 
 
-def _seeded(request: Request, choice: int) -> Request:
-    """The request with each of its seeds that many further."""
+def seeded(request: Request, choice: int) -> Request:
+    """The request for another choice of its reply: each of its seeds is that many further."""
     params = request.params
     further = msgspec.structs.replace(
         params,
@@ -185,16 +185,14 @@ def check_model(model: str | None, served_model_name: str) -> None:
         )
 
 
-def _check_reply_length(chat: ChatBody, context_length: int) -> None:
+def check_reply_length(asked: int | None, context_length: int, name: str) -> None:
     """Refuse replies over the whole context; what a prompt leaves of it, the pipeline knows."""
-    for name in ("max_completion_tokens", "max_tokens"):
-        asked = getattr(chat, name)
-        if asked is not None and asked > context_length:
-            raise ContextLengthError(
-                f"'{name}' is {asked} and the model's context is {context_length}, which must also "
-                "hold the prompt; ask for less.",
-                param=name,
-            )
+    if asked is not None and asked > context_length:
+        raise ContextLengthError(
+            f"'{name}' is {asked} and the model's context is {context_length}, which must also "
+            "hold the prompt; ask for less.",
+            param=name,
+        )
 
 
 def _modalities(wanted: list[str] | None, pipeline: Pipeline) -> tuple[Modality, ...]:

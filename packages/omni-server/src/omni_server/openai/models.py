@@ -1,19 +1,31 @@
 """GET /v1/models: the one model there is.
 
-Fields beyond OpenAI's `Model` tell clients what to ask for: modalities, voices, sample rate,
-context length.
+Fields beyond OpenAI's `Model` tell clients what to ask for, and on which routes: modalities,
+capabilities, voices, audio formats, sample rate, context length.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
+from omni_core.pipeline import Pipeline
+from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.openai.call import check_model
+
+ENDPOINTS: Final = {
+    "/v1/chat/completions": None,
+    "/v1/completions": "completions",
+    "/v1/audio/speech": "speech",
+    "/v1/audio/transcriptions": "transcription",
+    "/v1/audio/translations": "transcription",
+}
+"""{route: the capability it needs}."""
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -37,6 +49,7 @@ def router(context: ServerContext) -> APIRouter:
 def model_object(context: ServerContext) -> dict[str, Any]:
     """OpenAI's `Model` with what this checkpoint can do."""
     info, speaks = context.pipeline.info, "audio" in context.pipeline.modalities
+    can = capabilities(context.pipeline)
     return {
         "id": context.settings.served_model_name,
         "object": "model",
@@ -48,4 +61,28 @@ def model_object(context: ServerContext) -> dict[str, Any]:
         "voices": list(info.voices) if speaks else [],
         "default_voice": info.default_voice if speaks else None,
         "sample_rate": info.sample_rate if speaks else None,
+        "audio_formats": {
+            "chat": list(FORMATS) if speaks else [],
+            "chat_stream": [STREAM_FORMAT] if speaks else [],
+            "speech": list(STREAM_MEDIA_TYPES) if can["speech"] else [],
+        },
+        "capabilities": can,
+        "supported_endpoints": [
+            path for path, needed in ENDPOINTS.items() if needed is None or can[needed]
+        ],
+    }
+
+
+def capabilities(pipeline: Pipeline) -> dict[str, bool]:
+    """What requests may ask of a pipeline beside text."""
+    info, speaks = pipeline.info, "audio" in pipeline.modalities
+    return {
+        "tools": info.tools,
+        "response_format": info.grammars,
+        "logprobs": info.logprobs,
+        "completions": info.completes_prompts,
+        "audio_output": speaks,
+        "speech": speaks and info.reads_aloud,
+        "transcription": info.transcription is not None,
+        "voice_cloning": False,
     }

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from omni_core.errors import RequestError
 from omni_core.specs import ModelInfo
-from omni_server.schema.chat import ChatBody
+from omni_server.schema.chat import ChatBody, StreamOptions
 from omni_server.schema.decode import short_value
 
 MAX_METADATA: Final = 16
@@ -43,13 +43,21 @@ def refuse_unsupported(chat: ChatBody, info: ModelInfo) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    if chat.stream_options is not None and chat.stream_options.include_obfuscation:
+    _check_metadata(chat.metadata or {})
+
+
+def check_stream_options(options: StreamOptions | None, *, stream: bool) -> None:
+    """RequestError for options without a stream, and for one that cannot be had."""
+    if options is None:
+        return
+    if not stream:
+        raise RequestError("'stream_options' needs 'stream': true.", param="stream_options")
+    if options.include_obfuscation:
         raise RequestError(
             "'stream_options.include_obfuscation' is not supported by this server; leave it out.",
             param="stream_options.include_obfuscation",
             code="unsupported_parameter",
         )
-    _check_metadata(chat.metadata or {})
 
 
 _INSTEAD: Final = {

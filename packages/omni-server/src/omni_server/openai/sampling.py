@@ -22,7 +22,7 @@ MAX_STOP_STRINGS = 4
 
 def request_sampling(body: ChatBody) -> SamplingParams:
     """The top-level sampling fields; `max_completion_tokens` and `max_tokens` are one limit."""
-    params = _to_params(body, _max_tokens(body), "")
+    params = to_params(body, _max_tokens(body))
     grammar = response_grammar(body.response_format)
     return msgspec.structs.replace(params, logprobs=_logprobs(body), grammar=grammar)
 
@@ -46,11 +46,12 @@ def stage_sampling(body: HasStageParams, stages: Iterable[str]) -> dict[str, Sam
                 names = SamplingFields.__struct_fields__
                 raise _unknown("sampling field", name, names, f"{path}.{name}")
         fields = convert_field(values or {}, SamplingFields, path)
-        params[stage] = _to_params(fields, fields.max_tokens, f"{path}.")
+        params[stage] = to_params(fields, fields.max_tokens, f"{path}.")
     return params
 
 
-def _to_params(fields: SamplingFields, max_tokens: int | None, prefix: str) -> SamplingParams:
+def to_params(fields: SamplingFields, max_tokens: int | None, prefix: str = "") -> SamplingParams:
+    """The fields of one stage, or of a body if they have no `prefix` there."""
     if max_tokens is not None and fields.min_tokens is not None and fields.min_tokens > max_tokens:
         raise RequestError(
             f"'{prefix}min_tokens' ({fields.min_tokens}) is over the limit of {max_tokens} tokens.",

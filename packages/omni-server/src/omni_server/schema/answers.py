@@ -5,11 +5,11 @@ Knows shapes alone. A field of a type with `UnsetType` is not always there.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from omni_core.types import FinishReason, StageSpan
+from omni_core.types import AudioFinishReason, FinishReason, StageSpan
 
 
 class ErrorObject(Struct, kw_only=True):
@@ -82,6 +82,7 @@ class SpokenReply(Struct, kw_only=True):
     transcript: str
     expires_at: int
     sample_rate: int
+    finish_reason: AudioFinishReason
 
 
 class CallOfFunction(Struct, kw_only=True):
@@ -140,6 +141,7 @@ class SpokenDelta(Struct, kw_only=True):
     transcript: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET
     sample_rate: int | UnsetType = UNSET
+    finish_reason: AudioFinishReason | UnsetType = UNSET
 
 
 class CallDeltaOfFunction(Struct, kw_only=True):
@@ -190,6 +192,42 @@ class ChatCompletionChunk(Struct, kw_only=True):
     timeline: list[StageSpan] | UnsetType = UNSET
 
 
+class CompletionLogprobs(Struct, kw_only=True):
+    """One entry a token; `text_offset` in characters of the completion."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    """One of `n` completions of a prompt, or more of it."""
+
+    text: str
+    index: int
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class CompletionChunk(Struct, kw_only=True):
+    """The data of each event of streamed completions, before `[DONE]`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: CompletionUsage | UnsetType | None = UNSET
+
+
+class Completion(CompletionChunk, kw_only=True):
+    """All completions of all prompts."""
+
+    usage: CompletionUsage
+
+
 class SpeechUsage(Struct, kw_only=True):
     """Tokens of the text, and codec frames."""
 
@@ -205,9 +243,10 @@ class SpeechDelta(Struct, tag_field="type", tag="speech.audio.delta", kw_only=Tr
 
 
 class SpeechDone(Struct, tag_field="type", tag="speech.audio.done", kw_only=True):
-    """The end of the speech."""
+    """The end of the speech; "length" if it is not the whole text."""
 
     usage: SpeechUsage
+    finish_reason: AudioFinishReason
 
 
 SpeechEvent: TypeAlias = SpeechDelta | SpeechDone
@@ -310,6 +349,9 @@ class Model(Struct, kw_only=True):
     voices: list[str]
     default_voice: str | None
     sample_rate: int | None
+    audio_formats: dict[str, list[str]]
+    capabilities: dict[str, bool]
+    supported_endpoints: list[str]
 
 
 class ModelList(Struct, kw_only=True):
@@ -317,30 +359,3 @@ class ModelList(Struct, kw_only=True):
 
     object: Literal["list"]
     data: list[Model]
-
-
-class Cancelled(Struct, kw_only=True):
-    """How many requests of this id were ended."""
-
-    id: str
-    object: Literal["request.cancelled"]
-    cancelled: int
-
-
-class DoorAnswer(Struct, kw_only=True):
-    """Whether requests are let in, and how many are inside."""
-
-    state: str
-    inside: int
-    running: int
-    queued: int
-
-
-class Liveness(Struct, kw_only=True):
-    """This process answers."""
-
-    status: Literal["live"]
-
-
-Account: TypeAlias = dict[str, Any]
-"""What an operator reads, whose fields follow what is served."""

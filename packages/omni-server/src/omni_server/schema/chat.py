@@ -229,7 +229,8 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatBody(SamplingFields, kw_only=True):
-    """The whole body. Fields typed Raw are other servers' and served only at their default."""
+    """A conversation to continue. What may be anything is other servers' and served only where it
+    asks for nothing."""
 
     messages: list[ChatMessage]
     model: str | None = None

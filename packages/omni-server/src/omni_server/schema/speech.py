@@ -27,7 +27,8 @@ class VoiceReference(msgspec.Struct):
 
 
 class SpeechBody(msgspec.Struct, kw_only=True):
-    """The whole body. Fields typed Raw are other servers' and served only at their default."""
+    """A text to read aloud. What may be anything is other servers' and served only where it asks
+    for nothing."""
 
     input: Input
     model: str | None = None

@@ -37,7 +37,7 @@ class ServerVad(msgspec.Struct, tag_field="type", tag="server_vad"):
 
 
 class TranscriptionForm(msgspec.Struct, kw_only=True):
-    """All fields but `file`."""
+    """Speech to write down, and how; the recording itself is `file`."""
 
     model: str | None = None
     language: str | None = None

@@ -1,0 +1,1 @@
+"""Speech to speech over a WebSocket, in the protocol of OpenAI's Realtime API; docs/realtime.md."""

@@ -1,0 +1,231 @@
+"""One response: asks the pipeline and tells the client what comes, until it ends or is cancelled.
+
+Knows requests and events of the pipeline. What the client reads of a reply is `reply`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from omni_core.errors import ContextLengthError, OmniError, StageError
+from omni_core.types import (
+    AudioDelta,
+    Event,
+    Finished,
+    Message,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from omni_server.errors import error_object, internal_error
+from omni_server.metrics import RequestTimer
+from omni_server.realtime.conversation import to_messages
+from omni_server.realtime.folding import estimate_all
+from omni_server.realtime.formats import encoder
+from omni_server.realtime.items import Item, Json, new_id
+from omni_server.realtime.reply import ReplyWriter
+from omni_server.realtime.settings import ResponseSettings
+from omni_server.realtime.shared import Shared
+from omni_server.realtime.tools import to_tool_use
+from omni_server.stream import CLIENT_CLOSED_REQUEST
+
+CancelReason: TypeAlias = Literal["turn_detected", "client_cancelled"]
+_SAMPLE_BYTES = {"audio/pcm": 2, "audio/pcmu": 1, "audio/pcma": 1}
+_FOLDS = 4
+"""So often a prompt that is too long is cut in half."""
+log = logging.getLogger("omni.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one response is to answer."""
+
+    settings: ResponseSettings
+    items: Sequence[Item]
+    may_fold: bool
+    """Old turns may go if there are too many."""
+
+
+class Answer:
+    """A response that runs from the moment it is made."""
+
+    def __init__(self, shared: Shared, asked: Asked, on_end: Callable[[Answer], None]) -> None:
+        self.id = new_id("resp")
+        self.settings = asked.settings
+        self.usage: Usage | None = None
+        self._shared, self._asked, self._on_end = shared, asked, on_end
+        self._reason: CancelReason | None = None
+        self._over = asyncio.Event()
+        output = asked.settings.audio.output.format.format
+        self.reply = ReplyWriter(
+            shared.put,
+            self.id,
+            shared.conversation if self.is_in_conversation else None,
+            speaks=asked.settings.speaks,
+            bytes_per_s=output.rate * _SAMPLE_BYTES[output.name],
+        )
+        self._encoder = encoder(
+            output,
+            shared.pipeline.info.sample_rate or output.rate,
+            asked.settings.audio.output.speed,
+        )
+        shared.put({"type": "response.created", "response": self._json("in_progress")})
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    @property
+    def is_in_conversation(self) -> bool:
+        """Whether what it says becomes a part of the conversation."""
+        return self.settings.conversation == "auto"
+
+    async def cancel(self, reason: CancelReason | None = None) -> None:
+        """End it in every stage, and wait until it has; harmless after its end."""
+        if not self._over.is_set():
+            self._reason = reason
+            self._task.cancel()
+            await self._over.wait()
+
+    async def _run(self) -> Finished:
+        items = list(self._asked.items)
+        for _ in range(_FOLDS):
+            try:
+                return await self._ask(items)
+            except ContextLengthError:
+                fewer = self._shared.folding.half(items)
+                if not self._asked.may_fold or len(fewer) == len(items):
+                    raise
+                items = fewer
+        return await self._ask(items)
+
+    async def _ask(self, items: Sequence[Item]) -> Finished:
+        finished: Finished | None = None
+        timer = RequestTimer(self._shared.server.metrics)
+        status = CLIENT_CLOSED_REQUEST
+        try:
+            request = self._request(to_messages(items, self.settings.instructions))
+            with timer.generating():
+                async with aclosing(self._shared.pipeline.batches(request)) as batches:
+                    async for events in batches:
+                        for event in events:
+                            timer.saw(event)
+                            finished = event if isinstance(event, Finished) else finished
+                        await self._hear(events)
+            if finished is None:
+                raise StageError("The pipeline ended a request without finishing it.")
+            status = 200
+        except OmniError as error:
+            status = error.status
+            raise
+        finally:
+            timer.end(status)
+        self.usage = finished.usage
+        self._shared.spent(finished.usage)
+        self._shared.folding.learn(
+            estimate_all(items, self.settings.instructions), finished.usage.prompt_tokens
+        )
+        return finished
+
+    async def _hear(self, events: list[Event]) -> None:
+        """Tell what came together: text first, for sound says what text said before."""
+        for event in events:
+            match event:
+                case TextDelta(channel="content", text=text):
+                    self.reply.text(text)
+                case ToolCallDelta():
+                    self.reply.call(event)
+                case _:
+                    pass
+        sound = [e.samples for e in events if isinstance(e, AudioDelta) and e.samples.size]
+        if sound:
+            samples = np.concatenate(sound)
+            self.reply.sound(await asyncio.to_thread(self._encoder.push, samples))
+        if isinstance(events[-1], Finished) and self.settings.speaks:
+            self.reply.sound(await asyncio.to_thread(self._encoder.flush))
+
+    def _request(self, messages: tuple[Message, ...]) -> Request:
+        settings, server = self.settings, self._shared.server
+        limit = None if settings.max_output_tokens == "inf" else settings.max_output_tokens
+        sampling = SamplingParams(max_tokens=limit, temperature=settings.temperature)
+        return Request(
+            messages=messages,
+            tool_use=to_tool_use(settings, server.pipeline.info, "response"),
+            params=RequestParams(
+                modalities=("text", "audio") if settings.speaks else ("text",),
+                voice=settings.audio.output.voice if settings.speaks else None,
+                sampling=sampling,
+            ),
+            request_id=self.id,
+            client=self._shared.client,
+            timeout_s=server.settings.request_timeout_s,
+        )
+
+    def _ended(self, task: asyncio.Task[Finished]) -> None:
+        """Say how it ended."""
+        status, details, whole = "completed", None, True
+        if task.cancelled():
+            status, whole = "cancelled", False
+            details = {"type": "cancelled", "reason": self._reason or "client_cancelled"}
+        elif (failure := task.exception()) is not None:
+            status, details, whole = "failed", _failed(failure), False
+        elif "length" in (task.result().finish_reason, task.result().audio_finish_reason):
+            status, whole = "incomplete", task.result().audio_finish_reason != "length"
+            details = {"type": "incomplete", "reason": "max_output_tokens"}
+        self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
+        self._shared.put({"type": "response.done", "response": self._json(status, details)})
+        self._over.set()
+        self._on_end(self)
+
+    def _json(self, status: str, details: Json | None = None) -> Json:
+        settings, output = self.settings, self.settings.audio.output
+        return {
+            "id": self.id,
+            "object": "realtime.response",
+            "status": status,
+            "status_details": details,
+            "output": [item.json() for item in self.reply.items],
+            "conversation_id": self._shared.conversation_id if self.is_in_conversation else None,
+            "output_modalities": list(settings.output_modalities),
+            "audio": {"output": {"format": output.format.format.json, "voice": output.voice}},
+            "max_output_tokens": settings.max_output_tokens,
+            "metadata": settings.metadata,
+            "usage": None if self.usage is None else usage_object(self.usage),
+        }
+
+
+def _failed(failure: BaseException) -> Json:
+    if isinstance(failure, OmniError):
+        return {"type": "failed", "error": error_object(failure)["error"]}
+    assert isinstance(failure, Exception)
+    log.error("a response failed", exc_info=failure)
+    return {"type": "failed", "error": error_object(internal_error(failure))["error"]}
+
+
+def usage_object(usage: Usage) -> Json:
+    """`RealtimeResponseUsage`; output tokens are text tokens and frames of sound."""
+    output = usage.text_tokens + usage.audio_tokens
+    media = usage.prompt_audio_tokens + usage.prompt_image_tokens
+    return {
+        "total_tokens": usage.prompt_tokens + output,
+        "input_tokens": usage.prompt_tokens,
+        "output_tokens": output,
+        "input_token_details": {
+            "text_tokens": usage.prompt_tokens - media,
+            "audio_tokens": usage.prompt_audio_tokens,
+            "image_tokens": usage.prompt_image_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+        "output_token_details": {
+            "text_tokens": usage.text_tokens,
+            "audio_tokens": usage.audio_tokens,
+        },
+    }

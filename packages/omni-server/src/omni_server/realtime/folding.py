@@ -1,0 +1,134 @@
+"""What of a long conversation still fits: its oldest turns go, and the instructions stay.
+
+Knows that a turn begins with what a user says, and about how many tokens things take: replies tell
+how many they really took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from omni_server.realtime.items import (
+    CallItem,
+    Content,
+    Image,
+    Item,
+    MessageItem,
+    ResultItem,
+    Sound,
+    Spoken,
+    Written,
+)
+from omni_server.realtime.settings import SessionSettings
+
+MOST_MEDIA_BYTES: Final = 64 * 1024 * 1024
+"""Of sound and pictures in one conversation: 20 minutes at 24 kHz."""
+_BYTES_PER_TOKEN: Final = 3.0
+_TOKENS_PER_S: Final = 25.0
+"""Of sound."""
+_TOKENS_PER_IMAGE: Final = 1_000.0
+_TOKENS_PER_ITEM: Final = 8.0
+"""Of what a template writes around it."""
+_LEAST_REPLY: Final = 256
+_SMALLEST_SCALE, _LARGEST_SCALE = 0.1, 10.0
+
+
+class Folding:
+    """Knows how large conversations of one session may be."""
+
+    def __init__(self, context_length: int) -> None:
+        self._context_length = context_length
+        self._scale = 1.0
+        """Tokens that were counted, for one that was estimated."""
+
+    def learn(self, estimated: float, counted: int) -> None:
+        """A prompt that was estimated to have so many tokens had `counted`."""
+        if estimated and counted:
+            self._scale = min(max(counted / estimated, _SMALLEST_SCALE), _LARGEST_SCALE)
+
+    def kept(self, items: Sequence[Item], settings: SessionSettings) -> list[Item]:
+        """All items if they fit, else the newest turns, with some room to grow."""
+        if settings.truncation == "disabled":
+            return list(items)
+        retention = settings.retention
+        most = self._most_tokens(settings)
+        if self._tokens(items) <= most and _media_bytes(items) <= MOST_MEDIA_BYTES:
+            return list(items)
+        share = retention.retention_ratio
+        return self._newest(items, share * most, share * MOST_MEDIA_BYTES)
+
+    def half(self, items: Sequence[Item]) -> list[Item]:
+        """About half of it: the newest turns."""
+        return self._newest(items, self._tokens(items) / 2, MOST_MEDIA_BYTES)
+
+    def _most_tokens(self, settings: SessionSettings) -> float:
+        asked, context = settings.max_output_tokens, self._context_length
+        reply = context // 4 if asked == "inf" else min(asked, context // 2)
+        of_context = context - max(reply, _LEAST_REPLY) - self._scale * _text(settings.instructions)
+        limit = settings.retention.token_limits.post_instructions
+        return of_context if limit is None else min(of_context, limit)
+
+    def _newest(self, items: Sequence[Item], most_tokens: float, most_bytes: float) -> list[Item]:
+        kept = list(items)
+        while len(kept) > 1 and (
+            self._tokens(kept) > most_tokens or _media_bytes(kept) > most_bytes
+        ):
+            shorter = _without_first_turn(kept)
+            if len(shorter) == len(kept):
+                break
+            kept = shorter
+        return kept
+
+    def _tokens(self, items: Sequence[Item]) -> float:
+        return self._scale * sum(map(estimate, items))
+
+
+def estimate(item: Item) -> float:
+    """About how many tokens an item takes."""
+    match item:
+        case MessageItem():
+            return _TOKENS_PER_ITEM + sum(map(_content, item.content))
+        case CallItem():
+            return 2 * _TOKENS_PER_ITEM + _text(item.name) + _text(item.arguments)
+        case ResultItem():
+            return _TOKENS_PER_ITEM + _text(item.output)
+
+
+def estimate_all(items: Sequence[Item], instructions: str) -> float:
+    """About how many tokens a prompt takes."""
+    return _TOKENS_PER_ITEM + _text(instructions) + sum(map(estimate, items))
+
+
+def _without_first_turn(items: list[Item]) -> list[Item]:
+    """Without the first turn; what the system says stays, as does the last turn."""
+    begins = [place for place, item in enumerate(items) if _is_said_by("user", item)]
+    if len(begins) < 2:
+        return items
+    system = [item for item in items[: begins[1]] if _is_said_by("system", item)]
+    return system + items[begins[1] :]
+
+
+def _is_said_by(speaker: str, item: Item) -> bool:
+    return isinstance(item, MessageItem) and item.speaker == speaker
+
+
+def _content(content: Content) -> float:
+    match content:
+        case Written(text=text):
+            return _text(text)
+        case Spoken():
+            return _text(content.heard)
+        case Sound():
+            return _TOKENS_PER_S * content.duration_s
+        case Image():
+            return _TOKENS_PER_IMAGE
+
+
+def _text(text: str) -> float:
+    return len(text.encode()) / _BYTES_PER_TOKEN
+
+
+def _media_bytes(items: Sequence[Item]) -> int:
+    contents = (one for item in items if isinstance(item, MessageItem) for one in item.content)
+    return sum(len(one.media.data or b"") for one in contents if isinstance(one, Sound | Image))

@@ -1,0 +1,189 @@
+"""What turns said, written down: a second, short request for each, one after the other.
+
+Knows how a checkpoint is asked to transcribe. Knows nothing of answers, which do not wait for this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from omni_core.errors import OmniError, OverloadedError
+from omni_core.media.encode import wav_bytes
+from omni_core.media.segments import split_at_pauses
+from omni_core.specs import Ref, Transcription, TranscriptionTask
+from omni_core.types import (
+    Event,
+    Finished,
+    MediaPart,
+    Message,
+    Request,
+    RequestParams,
+    SamplingParams,
+    Usage,
+)
+from omni_server.errors import error_object, internal_error
+from omni_server.metrics import RequestTimer
+from omni_server.openai.transcriptions_text import Transcript
+from omni_server.realtime.formats import Pcm, to_float
+from omni_server.realtime.items import Json, Sound, new_id
+from omni_server.realtime.settings import InputTranscription
+from omni_server.realtime.shared import Shared
+from omni_server.stream import CLIENT_CLOSED_REQUEST
+
+MOST_WAITING: Final = 16
+_MIN_PAUSE_S: Final = 0.2
+_INAUDIBLE: Final = 1
+"""Of 16-bit samples: louder is more than the dither of silence."""
+_EVENT: Final = "conversation.item.input_audio_transcription"
+log = logging.getLogger("omni.server")
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    item_id: str
+    content_index: int
+    sound: Sound
+    asked: InputTranscription
+
+
+class Scribe:
+    """Writes down the turns of one session, until it is closed."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._turns: asyncio.Queue[_Turn] = asyncio.Queue(MOST_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    def write(
+        self, item_id: str, content_index: int, sound: Sound, asked: InputTranscription
+    ) -> None:
+        """Write down one more turn, soon."""
+        turn = _Turn(item_id, content_index, sound, asked)
+        if self._turns.full():
+            many = f"{MOST_WAITING} turns wait to be written down already."
+            self._tell(turn, "failed", error=_error(OverloadedError(many)))
+            return
+        self._turns.put_nowait(turn)
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _work(self) -> None:
+        while True:
+            turn = await self._turns.get()
+            try:
+                await self._write_one(turn)
+            except OmniError as error:
+                self._tell(turn, "failed", error=_error(error))
+            except Exception as error:  # the request edge: the session goes on
+                log.exception("a turn could not be written down")
+                self._tell(turn, "failed", error=_error(internal_error(error)))
+
+    async def _write_one(self, turn: _Turn) -> None:
+        model = self._shared.pipeline.info.transcription
+        assert model is not None  # or the setting had been refused
+        clips = await asyncio.to_thread(_clips, turn.sound, model)
+        transcript = Transcript(len(clips))
+        timer = RequestTimer(self._shared.server.metrics)
+        status = CLIENT_CLOSED_REQUEST
+        try:
+            with timer.generating(len(clips)):
+                for index, clip in enumerate(clips):
+                    async with aclosing(self._events(clip, model, turn.asked)) as events:
+                        async for event in events:
+                            timer.saw(event)
+                            if delta := transcript.hear(index, event):
+                                self._tell(turn, "delta", delta=delta)
+            transcript.check_complete()
+            status = 200
+        except OmniError as error:
+            status = error.status
+            raise
+        finally:
+            timer.end(status)
+        self._shared.spent(transcript.usage)
+        turn.sound.transcript = transcript.text
+        usage = _usage_object(transcript.usage)
+        self._tell(turn, "completed", transcript=transcript.text, usage=usage)
+
+    async def _events(
+        self, clip: MediaPart | None, model: Transcription, asked: InputTranscription
+    ) -> AsyncGenerator[Event, None]:
+        if clip is None:
+            yield Finished(finish_reason="stop", usage=Usage())
+            return
+        named = model.messages
+        ask = named.resolve() if isinstance(named, Ref) else named
+        language = asked.language and asked.language.lower()
+        messages: tuple[Message, ...] = ask(
+            clip, TranscriptionTask(language=language, prompt=asked.prompt)
+        )
+        request = Request(
+            messages=messages,
+            params=RequestParams(sampling=SamplingParams(temperature=0.0)),
+            request_id=new_id("transcript"),
+            client=self._shared.client,
+            timeout_s=self._shared.server.settings.request_timeout_s,
+        )
+        async with aclosing(self._shared.pipeline.generate(request)) as events:
+            async for event in events:
+                yield event
+
+    def _tell(self, turn: _Turn, what: str, **fields: object) -> None:
+        event = {
+            "type": f"{_EVENT}.{what}",
+            "item_id": turn.item_id,
+            "content_index": turn.content_index,
+        }
+        self._shared.put({**event, **fields})
+
+
+def _clips(sound: Sound, model: Transcription) -> list[MediaPart | None]:
+    """The turn in clips that are not too long, cut at pauses; None for one that is silent."""
+    samples, rate = sound.samples, sound.rate
+    if sound.duration_s <= model.max_segment_s:
+        return [_clip(samples, rate)]
+    segments = split_at_pauses(
+        to_float(samples),
+        rate,
+        min_s=model.min_segment_s,
+        max_s=model.max_segment_s,
+        min_pause_s=_MIN_PAUSE_S,
+    )
+    return [_clip(samples[one.start : one.stop], rate) for one in segments]
+
+
+def _clip(samples: Pcm, rate: int) -> MediaPart | None:
+    if np.abs(samples.astype(np.int32)).max(initial=0) <= _INAUDIBLE:
+        return None
+    return MediaPart(kind="audio", data=wav_bytes(samples, rate))
+
+
+def _error(error: OmniError) -> Json:
+    found: Json = error_object(error)["error"]
+    return found
+
+
+def _usage_object(usage: Usage) -> Json:
+    return {
+        "type": "tokens",
+        "total_tokens": usage.prompt_tokens + usage.text_tokens,
+        "input_tokens": usage.prompt_tokens,
+        "output_tokens": usage.text_tokens,
+        "input_token_details": {
+            "text_tokens": usage.prompt_tokens - usage.prompt_audio_tokens,
+            "audio_tokens": usage.prompt_audio_tokens,
+        },
+    }

@@ -1,0 +1,373 @@
+"""One session: what a client says, what becomes of it, and what the server does by itself.
+
+Knows events, settings and turns. Knows no socket: text comes in, events go out through `put`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import Executor
+from typing import Final, assert_never
+
+import msgspec
+
+from omni_core.errors import OmniError, RequestError
+from omni_server.errors import error_object, internal_error
+from omni_server.realtime import events
+from omni_server.realtime.abilities import Abilities
+from omni_server.realtime.answer import Answer, Asked
+from omni_server.realtime.answers import Answers
+from omni_server.realtime.dialect import Dialect
+from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
+from omni_server.realtime.formats import Pcm, decode_audio
+from omni_server.realtime.idle import IdleTimer
+from omni_server.realtime.item_parser import parse_item
+from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
+from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
+from omni_server.realtime.scribe import Scribe
+from omni_server.realtime.settings import SessionType, for_response, updated
+from omni_server.realtime.shared import Shared
+from omni_server.realtime.vad import SpeechModel
+
+LEAST_COMMIT_MS: Final = 100
+_LONG_TEXT: Final = 256 * 1024
+"""Longer events are decoded in a thread."""
+log = logging.getLogger("omni.server")
+
+
+class Session:
+    """Hears one event after the other."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        abilities: Abilities,
+        dialect: Dialect,
+        kind: SessionType,
+        model: SpeechModel | None,
+        executor: Executor,
+    ) -> None:
+        """`model` tells speech in threads of `executor`."""
+        self.settings = abilities.first_settings(kind)
+        self._shared, self._abilities, self._dialect = shared, abilities, dialect
+        heard = self.settings.audio.input
+        most_s = shared.server.settings.media.max_audio_seconds
+        self._most_s = most_s
+        self._listener = Listener(heard.format.format, model, executor, most_s)
+        self._listener.detect(heard.turn_detection)
+        self._answers = Answers(shared, self._answered)
+        self._scribe = Scribe(shared)
+        self._idle = IdleTimer(self._timed_out)
+        self._turn_id = new_id("item")
+        """Of the item that the next turn becomes."""
+        self._turn_waits = False
+        """A turn has ended while another was being answered."""
+        self._has_spoken = False
+
+    def greet(self) -> None:
+        """What a client waits for."""
+        self._put({"type": "session.created", "session": self._session_object()})
+
+    async def hear(self, text: str) -> None:
+        """One event; what is wrong with it is told, and the session goes on."""
+        event_id = None
+        try:
+            if len(text) > _LONG_TEXT:
+                event = await asyncio.to_thread(decode_event, text)
+            else:
+                event = decode_event(text)
+            event_id = event.event_id
+            await self._handle(event)
+        except OmniError as error:
+            self.refuse(error, event_id or event_id_of(text))
+        except Exception as error:  # the request edge: the session goes on
+            log.exception("an event failed")
+            self.refuse(internal_error(error), event_id)
+
+    def refuse(self, error: OmniError, event_id: str | None = None) -> None:
+        """Tell an error."""
+        told = {**error_object(error)["error"], "event_id": event_id}
+        self._put({"type": "error", "error": told})
+
+    async def quiet(self) -> None:
+        """Wait until nothing is being answered."""
+        await self._answers.none_run.wait()
+
+    async def close(self) -> None:
+        """End all that runs."""
+        self._idle.stop()
+        self._turn_waits = False
+        await self._answers.close()
+        await self._scribe.close()
+
+    async def _handle(self, event: ClientEvent) -> None:
+        match event:
+            case events.AudioAppend():
+                await self._append(event.audio)
+            case events.SessionUpdate():
+                self._update(self._dialect.settings(event.session))
+            case events.AudioCommit():
+                self._commit()
+            case events.AudioClear():
+                self._listener.clear()
+                self._put({"type": "input_audio_buffer.cleared"})
+            case events.OutputClear():
+                raise RequestError(
+                    "output_audio_buffer.clear is for calls over WebRTC and SIP; over a WebSocket, "
+                    "stop what you play, and send conversation.item.truncate.",
+                    code="unsupported_event",
+                )
+            case events.ItemCreate():
+                self._create_item(event)
+            case events.ItemRetrieve():
+                item = self._shared.conversation.get(event.item_id)
+                shown = item.json(with_sound=True)
+                self._put({"type": "conversation.item.retrieved", "item": shown})
+            case events.ItemTruncate():
+                self._truncate(event)
+            case events.ItemDelete():
+                self._shared.conversation.delete(event.item_id)
+                self._put({"type": "conversation.item.deleted", "item_id": event.item_id})
+            case events.ResponseCreate():
+                self._create_response(event.response)
+            case events.ResponseCancel():
+                await self._answers.cancel(event.response_id, "client_cancelled")
+            case _:
+                assert_never(event)
+
+    # settings
+
+    def _update(self, changes: Json) -> None:
+        """All of the changes, or none."""
+        before = self.settings
+        settings = self._abilities.checked_session(updated(before, changes))
+        voice = settings.audio.output.voice
+        if self._has_spoken and voice != before.audio.output.voice:
+            raise RequestError(
+                "'session.audio.output.voice' cannot change once the session has spoken.",
+                param="session.audio.output.voice",
+                code="cannot_update_voice",
+            )
+        heard = settings.audio.input
+        if heard.format.format != self._listener.format:
+            if self._listener.speaks:
+                raise RequestError(
+                    "'session.audio.input.format' cannot change while somebody speaks.",
+                    param="session.audio.input.format",
+                )
+            self._listener.change_format(heard.format.format)
+        self._listener.detect(heard.turn_detection)
+        self.settings = settings
+        if self._idle_ms is None:
+            self._idle.stop()
+        self._put({"type": "session.updated", "session": self._session_object()})
+
+    def _session_object(self) -> Json:
+        shown: Json = msgspec.to_builtins(self.settings)
+        shown |= {"id": self._shared.session_id, "object": "realtime.session"}
+        shown["audio"]["input"]["format"] = self.settings.audio.input.format.format.json
+        shown["audio"]["output"]["format"] = self.settings.audio.output.format.format.json
+        if self.settings.audio.input.turn_detection is not None:
+            del shown["audio"]["input"]["turn_detection"]["eagerness"]
+        if self.settings.type == "transcription":
+            names = ("id", "object", "type", "audio", "include")
+            shown = {name: shown[name] for name in names}
+            del shown["audio"]["output"]
+        return shown
+
+    # sound
+
+    async def _append(self, audio: str) -> None:
+        if not self._abilities.hears:
+            takes = ", ".join(self._shared.pipeline.info.input_modalities)
+            raise RequestError(
+                f"The served model takes no sound; it takes {takes}.",
+                param="audio",
+                code="unsupported_value",
+            )
+        data = decode_audio(audio, "audio")
+        if self._listener.waiting_s > self._most_s:
+            raise RequestError(
+                f"The input buffer holds {self._most_s:g} s of sound; commit or clear it.",
+                param="audio",
+                code="input_audio_buffer_full",
+            )
+        async for heard in self._listener.push(data):
+            await self._notice(heard)
+
+    async def _notice(self, heard: Heard) -> None:
+        detection = self.settings.audio.input.turn_detection
+        match heard:
+            case TurnBegan(start_ms=start_ms):
+                self._idle.stop()
+                self._put(
+                    {
+                        "type": "input_audio_buffer.speech_started",
+                        "audio_start_ms": start_ms,
+                        "item_id": self._turn_id,
+                    }
+                )
+                if detection is not None and detection.interrupt_response:
+                    self._turn_waits = False
+                    await self._answers.interrupt()
+            case TurnEnded(end_ms=end_ms, samples=samples):
+                self._put(
+                    {
+                        "type": "input_audio_buffer.speech_stopped",
+                        "audio_end_ms": end_ms,
+                        "item_id": self._turn_id,
+                    }
+                )
+                self._add_turn(samples)
+                if detection is not None and detection.create_response:
+                    self._answer_turn()
+
+    def _commit(self) -> None:
+        if self._listener.waiting_s * 1000 < LEAST_COMMIT_MS:
+            raise RequestError(
+                f"The input buffer holds {self._listener.waiting_s * 1000:.0f} ms of sound; a turn "
+                f"has at least {LEAST_COMMIT_MS} ms.",
+                code="input_audio_buffer_commit_empty",
+            )
+        self._add_turn(self._listener.commit())
+
+    def _add_turn(self, samples: Pcm) -> None:
+        sound = Sound.of(samples, self._listener.format.rate)
+        item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
+        self._turn_id = new_id("item")
+        before = self._shared.conversation.last_id
+        self._put(
+            {
+                "type": "input_audio_buffer.committed",
+                "previous_item_id": before,
+                "item_id": item.id,
+            }
+        )
+        self._add(item)
+
+    def _answer_turn(self) -> None:
+        """By itself; where that cannot be, the client is told."""
+        if self.settings.type == "transcription":
+            return
+        if self._answers.active is not None:
+            self._turn_waits = True
+            return
+        try:
+            self._create_response(None)
+        except OmniError as error:
+            self.refuse(error)
+
+    # items
+
+    def _create_item(self, event: events.ItemCreate) -> None:
+        item = self._parse(event.item, "item")
+        self._add(item, event.previous_item_id)
+
+    def _parse(self, written: Json, path: str) -> Item:
+        return parse_item(
+            written,
+            path,
+            info=self._shared.pipeline.info,
+            limits=self._shared.server.settings.media,
+            audio_format=self._listener.format,
+        )
+
+    def _add(self, item: Item, after: str | None = None) -> None:
+        before = self._shared.conversation.add(item, after)
+        shown = item.json()
+        for what in ("added", "done"):
+            self._put(
+                {
+                    "type": f"conversation.item.{what}",
+                    "previous_item_id": before,
+                    "item": shown,
+                }
+            )
+        asked = self.settings.audio.input.transcription
+        if asked is None or not isinstance(item, MessageItem):
+            return
+        for index, content in enumerate(item.content):
+            if isinstance(content, Sound) and content.transcript is None:
+                self._scribe.write(item.id, index, content, asked)
+
+    def _truncate(self, event: events.ItemTruncate) -> None:
+        self._shared.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
+        self._put(
+            {
+                "type": "conversation.item.truncated",
+                "item_id": event.item_id,
+                "content_index": event.content_index,
+                "audio_end_ms": event.audio_end_ms,
+            }
+        )
+
+    # responses
+
+    def _create_response(self, asked: Json | None) -> None:
+        if self.settings.type == "transcription":
+            raise RequestError("A transcription session answers nothing.", code="unsupported_event")
+        changes = self._dialect.response(asked or {})
+        settings = self._abilities.checked_response(for_response(self.settings, changes))
+        self._answers.begin(
+            Asked(
+                settings=settings,
+                items=self._items_for(settings.input),
+                may_fold=self.settings.truncation != "disabled",
+            )
+        )
+        self._idle.stop()
+
+    def _items_for(self, written: tuple[Json, ...] | None) -> list[Item]:
+        """Those that are to be answered: the conversation as far as it fits, or others."""
+        conversation = self._shared.conversation
+        if written is None:
+            if self._answers.active is None:
+                conversation.keep(self._shared.folding.kept(conversation.items, self.settings))
+            return conversation.items
+        return [
+            conversation.get(str(one.get("id")))
+            if one.get("type") == "item_reference"
+            else self._parse(one, f"response.input[{index}]")
+            for index, one in enumerate(written)
+        ]
+
+    def _answered(self, answer: Answer) -> None:
+        """One response has ended."""
+        spoke_until_s = answer.reply.played_until_s
+        self._has_spoken |= spoke_until_s is not None
+        if not answer.is_in_conversation:
+            return
+        if self._turn_waits:
+            self._turn_waits = False
+            self._answer_turn()
+        elif self._idle_ms is not None and not self._listener.speaks:
+            playing_s = max(0.0, (spoke_until_s or 0.0) - time.monotonic())
+            self._idle.start(playing_s + self._idle_ms / 1000)
+
+    # silence
+
+    @property
+    def _idle_ms(self) -> int | None:
+        detection = self.settings.audio.input.turn_detection
+        return None if detection is None else detection.idle_timeout_ms
+
+    def _timed_out(self) -> None:
+        """Nobody has said anything for a while: go on without."""
+        now_ms = self._listener.now_ms
+        start_ms = now_ms - round(self._listener.waiting_s * 1000)
+        self._put(
+            {
+                "type": "input_audio_buffer.timeout_triggered",
+                "audio_start_ms": start_ms,
+                "audio_end_ms": now_ms,
+                "item_id": self._turn_id,
+            }
+        )
+        if now_ms - start_ms >= LEAST_COMMIT_MS:
+            self._add_turn(self._listener.commit())
+        self._answer_turn()
+
+    def _put(self, event: Json) -> None:
+        self._shared.put(event)

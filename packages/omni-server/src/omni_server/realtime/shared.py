@@ -1,0 +1,61 @@
+"""What the parts of one session share.
+
+Holds no behaviour but that of its counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from omni_core.pipeline import Pipeline
+from omni_core.types import Usage
+from omni_server.context import ServerContext
+from omni_server.rate import Allowance, RateLimiter
+from omni_server.realtime.conversation import Conversation
+from omni_server.realtime.folding import Folding
+from omni_server.realtime.items import Json
+from omni_server.record import RequestRecord
+
+Put = Callable[[Json], None]
+"""Sends an event to the client, after all before it; never waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A client whose requests are counted."""
+
+    limiter: RateLimiter
+    client: str
+
+    def take(self) -> Allowance:
+        """Count one request."""
+        return self.limiter.take(self.client)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """One session's server, client and conversation."""
+
+    server: ServerContext
+    put: Put
+    client: str
+    """Whose turn it is where requests wait."""
+    limited: Limited | None
+    session_id: str
+    conversation_id: str
+    conversation: Conversation
+    folding: Folding
+    record: RequestRecord | None = None
+    """What is logged of the session."""
+
+    def spent(self, usage: Usage) -> None:
+        """The session has cost so much more."""
+        if self.record is not None:
+            before = self.record.usage
+            self.record.usage = usage if before is None else before + usage
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What answers."""
+        return self.server.pipeline
