@@ -50,9 +50,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
+#: Across packages, and for `parity`: `tests` is as long as it may be.
 ENGINE_FEATURES = "tests/test_parity_variants.py"
-#: Tests across packages that `tests` leaves to `parity` and `clients`.
-ELSEWHERE = (ENGINE_FEATURES, "tests/clients")
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
@@ -106,10 +105,8 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the packages' own tests, two files at a time, and those across packages.
-
-    The latter start servers that use all cores; some of them are other sessions' (`ELSEWHERE`).
-    """
+    """Run the packages' own tests, two files at a time, and those across packages, whose servers
+    use all cores."""
     references = [tool for tools in REFERENCES.values() for tool in tools]
     packages = [name + EXTRAS[name] if name == "omni-server" else name for name in NEEDS]
     install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", *references))
@@ -119,8 +116,7 @@ def tests(session: nox.Session) -> None:
         return
     own = [f"packages/{name}/tests" for name in NEEDS]
     session.run("pytest", shown, "--numprocesses=2", "--dist=loadfile", *own, env=ONE_THREAD)
-    others = [f"--ignore={path}" for path in ELSEWHERE]
-    session.run("pytest", shown, *others, "tests", env=ONE_THREAD)
+    session.run("pytest", shown, f"--ignore={ENGINE_FEATURES}", "tests", env=ONE_THREAD)
 
 
 @nox.session
@@ -255,9 +251,8 @@ def parity(session: nox.Session) -> None:
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
     session.run("python", "-c", f"from omni_qwen3.tiny import build; build({tiny!r}, seed=0)")
-    session.run(
-        "python", "tests/parity/reference.py", "--checkpoint", tiny, "--check", env=ONE_THREAD
-    )
+    compared = ("tests/parity/reference.py", "--checkpoint", tiny, "--check")
+    session.run("python", *compared, env=ONE_THREAD)
     session.run("pytest", ENGINE_FEATURES, env=ONE_THREAD)
 
 
@@ -359,9 +354,8 @@ def fuzz_media(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Send a live server what schemathesis makes of its document, for `-- --minutes 10`."""
     install(session, *NEEDS, tools=("schemathesis>=4.32,<5",))
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/fuzz", "tests/faults", "bench"))
-    environment = {**ONE_THREAD, "PYTHONPATH": path}
-    session.run("python", "tests/fuzz/server.py", *session.posargs, env=environment)
+    path = search_path("tests/fuzz", "tests/faults", "bench")
+    session.run("python", "tests/fuzz/server.py", *session.posargs, env=ONE_THREAD | path)
 
 
 @nox.session
@@ -375,9 +369,13 @@ def faults(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Load, disconnects and kills for 10 minutes: nothing lost, nothing left; `-- --help`."""
     install(session, *NEEDS)
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/parity", "bench"))
-    environment = {**ONE_THREAD, "PYTHONPATH": path}
-    session.run("python", "tests/faults/soak.py", *session.posargs, env=environment)
+    path = search_path("tests/parity", "bench")
+    session.run("python", "tests/faults/soak.py", *session.posargs, env=ONE_THREAD | path)
+
+
+def search_path(*folders: str) -> dict[str, str]:
+    """The variable that lets a script import from these folders."""
+    return {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders)}
 
 
 @nox.session
