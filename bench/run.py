@@ -32,6 +32,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "transport": "one speech request over edges in a process, shared memory and TCP",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
     "http": "what HTTP costs over the Python API, each request and each chunk",
+    "crowd": "fifty streamed chats and fifty readings at once: first bytes, ends, silences",
 }
 MODULES: Final[Mapping[str, str]] = {"http": "overhead"}
 """Of benches whose module cannot have their name: a library's has it."""

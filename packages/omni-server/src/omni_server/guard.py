@@ -1,4 +1,4 @@
-"""Who may ask what: API keys before the API, the admin key before /admin/.
+"""Who may ask what: API keys before the API but probes and voices, the admin key before /admin/.
 
 Knows paths and keys. A WebSocket without a key is refused before it opens.
 """
@@ -19,6 +19,8 @@ from omni_server.settings import Settings
 
 PROBES: Final = frozenset({"/live", "/health", "/ready"})
 """Open to everybody: what asks them has no keys."""
+VOICES: Final = "/v1/audio/voices"
+"""Open, too: names, and Open WebUI asks for them without the key it has."""
 ADMIN: Final = "/admin/"
 
 
@@ -60,9 +62,10 @@ class Guard:
             raise _unauthorized(key, "an API key")
 
     def _is_open(self, path: str) -> bool:
-        settings = self._settings
-        is_open_metrics = path == "/metrics" and settings.metrics_are_open
-        return path in PROBES or is_open_metrics or (settings.playground and is_page(path))
+        if path == "/metrics":
+            return self._settings.metrics_are_open
+        is_file = self._settings.playground and is_page(path)
+        return is_file or path == VOICES or path in PROBES
 
 
 def _unauthorized(key: str | None, what: str) -> UnauthorizedError:

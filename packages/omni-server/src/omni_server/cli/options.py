@@ -91,6 +91,10 @@ WeightsDir: TypeAlias = Annotated[
         "be given again."
     ),
 ]
+ProfileDir: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Directory that an operator's recordings of torch's profiler are put into."),
+]
 MetricsAccess: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Who may read /metrics: open, key, or auto: open on loopback."),

@@ -51,6 +51,7 @@ from omni_server.cli.options import (
     ModelPath,
     Playground,
     Port,
+    ProfileDir,
     RateLimit,
     Remote,
     RequestTimeoutS,
@@ -100,6 +101,7 @@ def serve(
     api_key_file: ApiKeyFile = None,
     admin_key_file: AdminKeyFile = None,
     weights_dir: WeightsDir = None,
+    profile_dir: ProfileDir = None,
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
@@ -148,6 +150,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
         weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
+        profile_dir=Path(p) if (p := server["profile_dir"].value) else None,
         rate_limit=server["rate_limit"].value,
         playground=server["playground"].value == "on",
     )
