@@ -42,6 +42,7 @@ GOAL_INTERRUPT_MS: Final = 100.0
 GOAL_CROWD_MS: Final = 100.0
 GOAL_GROWTH_MB: Final = 20.0
 MB: Final = 1024 * 1024
+VOICES: Final = tuple(say_vowels("aeiou", RATE, seed=seed) for seed in range(4))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -162,10 +163,9 @@ async def _one_session(url: str, pipeline: Talkative, turns: int, seed: int = 0)
     times = Times()
     parts = []
     rng = np.random.default_rng(seed)
-    for number in range(turns):
-        vowels = "".join(rng.choice(list("aeiou"), 5))
+    for _ in range(turns):
         quiet = np.zeros(round((1.2 + 0.2 * rng.uniform()) * RATE), np.float32)
-        parts += [say_vowels(vowels, RATE, seed=number), quiet]
+        parts += [VOICES[rng.integers(len(VOICES))], quiet]
     async with connect(url, compression=None, max_size=None) as socket:
         await socket.recv()
         speaker = Speaker(socket)
@@ -199,7 +199,7 @@ async def _long_session(url: str, seconds: float) -> tuple[float, float]:
     """(growth of this process in MB, seconds of sound a second): a minute of silence and a burst,
     again and again, as fast as the server takes it."""
     quiet = np.zeros(58 * RATE, np.float32)
-    minute = np.concatenate([say_vowels("aeiou", RATE), np.zeros(RATE, np.float32), quiet])
+    minute = np.concatenate([VOICES[0], np.zeros(RATE, np.float32), quiet])
     events = [append(minute[start : start + RATE]) for start in range(0, len(minute), RATE)]
     settings = {"type": "realtime", "output_modalities": ["text"], "max_output_tokens": 1}
     async with connect(url, compression=None, max_size=None) as socket:
