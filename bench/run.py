@@ -31,6 +31,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "relay": "tensors through three stages that do nothing, beside copying them",
     "transport": "one speech request over edges in a process, shared memory and TCP",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
+    "realtime": "spoken turns, interruptions and many sessions over WS /v1/realtime, and memory",
     "http": "what HTTP costs over the Python API, each request and each chunk",
 }
 MODULES: Final[Mapping[str, str]] = {"http": "overhead"}
