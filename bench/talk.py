@@ -21,12 +21,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
 from client import ask
-from omni_core.media.encode import wav_bytes
-from voice import silence, voice
+from omni_core.media.encode import pcm16, wav_bytes
+from omni_core.testing.voice import VOWEL_S, say_vowels
+from omni_core.types import FloatArray
 
 RATE: Final = 24_000
 PATIENCE_S: Final = 60.0
@@ -140,7 +140,7 @@ class Talk:
 
     async def record(self) -> None:
         """Send a chunk whenever one is due, of silence where nothing is said."""
-        nothing = chunks_of(silence(self.chunk_ms / 1000, RATE), self.chunk_ms)[0]
+        nothing = chunks_of(silence(self.chunk_ms / 1000), self.chunk_ms)[0]
         began = time.monotonic()
         while True:
             due = began + len(self.sent) * self.chunk_ms / 1000
@@ -176,7 +176,19 @@ async def talking(plan: Plan, *, microphone: bool = True, **turns: Any) -> Async
                 task.cancel()
 
 
-def chunks_of(samples: NDArray[np.int16], chunk_ms: int) -> list[str]:
+def voice(seconds: float, number: int) -> FloatArray:
+    """Somebody who says vowels without a pause; no two numbers say the same."""
+    n_vowels = ceil(seconds / VOWEL_S)
+    vowels = np.random.default_rng(number).choice(list("aeiou"), n_vowels)
+    return say_vowels("".join(vowels), RATE, number)[: round(seconds * RATE)]
+
+
+def silence(seconds: float) -> FloatArray:
+    """As many samples of nothing."""
+    return np.zeros(round(seconds * RATE), np.float32)
+
+
+def chunks_of(samples: FloatArray, chunk_ms: int) -> list[str]:
     """The events that append them."""
     step = RATE * chunk_ms // 1000
     pieces = [samples[start : start + step] for start in range(0, len(samples), step)]
@@ -184,7 +196,7 @@ def chunks_of(samples: NDArray[np.int16], chunk_ms: int) -> list[str]:
         json.dumps(
             {
                 "type": "input_audio_buffer.append",
-                "audio": base64.b64encode(piece.tobytes()).decode(),
+                "audio": base64.b64encode(pcm16(piece)).decode(),
             }
         )
         for piece in pieces
@@ -202,7 +214,7 @@ async def turns(plan: Plan) -> list[dict[str, float]]:
     found = []
     async with talking(plan) as talk:
         for number in range(plan.first, plan.first + plan.tries):
-            _, last = talk.say(chunks_of(voice(1.0, RATE, number), plan.chunk_ms))
+            _, last = talk.say(chunks_of(voice(1.0, number), plan.chunk_ms))
             _, stopped = await talk.until("input_audio_buffer.speech_stopped")
             heard, _ = await talk.until("response.output_audio.delta")
             await cancel(talk)
@@ -216,7 +228,7 @@ async def manual(plan: Plan) -> list[dict[str, float]]:
     found = []
     async with talking(plan, microphone=False) as talk:
         for number in range(plan.first, plan.first + plan.tries):
-            [sound] = chunks_of(voice(1.0, RATE, number), 1_000)
+            [sound] = chunks_of(voice(1.0, number), 1_000)
             await talk.socket.send(sound)
             await talk.all_read()
             ended = time.monotonic()
@@ -232,7 +244,7 @@ async def chat(plan: Plan) -> list[dict[str, float]]:
     """The same sound as a chat over HTTP."""
     found = []
     for number in range(plan.first, plan.first + plan.tries):
-        wav = base64.b64encode(wav_bytes(voice(1.0, RATE, number), RATE)).decode()
+        wav = base64.b64encode(wav_bytes(voice(1.0, number), RATE)).decode()
         part = {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}}
         body = {
             "model": plan.model,
@@ -260,7 +272,7 @@ async def interruptions(plan: Plan) -> list[dict[str, float]]:
             await talk.tell("conversation.item.create", item=item)
             await talk.tell("response.create")
             await talk.until("response.output_audio.delta")
-            first, _ = talk.say(chunks_of(voice(0.5, RATE, number), plan.chunk_ms))
+            first, _ = talk.say(chunks_of(voice(0.5, number), plan.chunk_ms))
             _, started = await talk.until("input_audio_buffer.speech_started")
             over, _ = await talk.until("response.done")
             shown = talk.chunk_at(started.audio_start_ms + SHOWS_SPEECH_MS)
@@ -275,7 +287,7 @@ async def crowd(plan: Plan) -> list[dict[str, Any]]:
 
 
 async def _one_of_many(plan: Plan, number: int) -> dict[str, Any]:
-    said = chunks_of(voice(1.0, RATE, number), plan.chunk_ms)
+    said = chunks_of(voice(1.0, number), plan.chunk_ms)
     await asyncio.sleep(plan.chunk_ms / 1000 * number / plan.sessions)
     async with talking(plan, create_response=plan.answered) as talk:
         until = time.monotonic() + plan.seconds
@@ -302,9 +314,9 @@ async def _one_of_many(plan: Plan, number: int) -> dict[str, Any]:
 async def pour(plan: Plan) -> dict[str, float]:
     """A minute after the other as fast as it is taken, each of it at once."""
     sound = np.concatenate(
-        [voice(plan.spoken_s, RATE), silence(POURED_AT_ONCE_S - plan.spoken_s, RATE)]
+        [voice(plan.spoken_s, 0), silence(POURED_AT_ONCE_S - plan.spoken_s)]
         if plan.spoken_s
-        else [silence(POURED_AT_ONCE_S, RATE)]
+        else [silence(POURED_AT_ONCE_S)]
     )
     chunks = chunks_of(sound, POURED_MS)
     began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from omni_core.media import pcm16
+from omni_core.testing.voice import say_vowels
 from omni_server.realtime import vad
 from omni_server.realtime.events import NAMES
 from omni_server.realtime.formats import A_LAW, U_LAW, AudioFormat, PcmDecoder, encoder
 from omni_server.realtime.heard import heard_text
+from omni_server.realtime.listener import Listener, TurnBegan, TurnEnded
 from omni_server.realtime.outbox import Outbox
 from omni_server.realtime.settings import SessionSettings, TurnDetection
 from omni_server.realtime.turns import SpeechStarted, SpeechStopped, TurnDetector
@@ -36,7 +40,7 @@ def test_g711_is_that_of_ffmpeg(name: Any, codec: str, table: Any) -> None:
     assert np.array_equal(PcmDecoder(audio_format).push(codes), known)
     writer = encoder(audio_format, 8_000, 1.0)
     assert np.array_equal(table[np.frombuffer(writer.push(known / 32_768), np.uint8)], known)
-    every = np.arange(-32_768, 32_768)
+    every = np.arange(-32_768, 32_768, 7)
     coded = table[np.frombuffer(writer.push((every / 32_768).astype(np.float32)), np.uint8)]
     nearest = np.abs(every[:, None] - np.sort(known)[None].astype(int)).min(axis=1)
     assert np.abs(coded.astype(int) - every).max() <= nearest.max() + 2
@@ -116,6 +120,22 @@ def test_silence_noise_and_tones_are_no_speech() -> None:
         stream = model.stream()
         windows = samples.astype(np.float32).reshape(-1, vad.WINDOW)
         assert max(map(stream.probability, windows)) < 0.5, name
+
+
+async def test_a_voice_is_found_where_it_is() -> None:
+    pytest.importorskip("onnxruntime", reason="the realtime extra is not installed")
+    voice = say_vowels("aeiou", 24_000)
+    parts = (np.zeros(12_000), voice, np.zeros(24_000))
+    data = pcm16(np.concatenate(parts).astype(np.float32))
+    with ThreadPoolExecutor(1) as executor:
+        listener = Listener(AudioFormat("audio/pcm", 24_000), vad.SileroModel(), executor, 60.0)
+        listener.detect(TurnDetection())
+        pieces = (data[start : start + 960] for start in range(0, len(data), 960))
+        began, ended = [one for piece in pieces async for one in listener.push(piece)]
+    assert isinstance(began, TurnBegan)
+    assert isinstance(ended, TurnEnded)
+    assert began.start_ms == pytest.approx(500 - 300, abs=100)
+    assert ended.end_ms == pytest.approx(500 + 900 + 500, abs=200)
 
 
 def test_streams_have_states_of_their_own() -> None:

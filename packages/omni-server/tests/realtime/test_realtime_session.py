@@ -527,6 +527,37 @@ async def test_errors_name_the_event_that_caused_them(desk):
     assert desk.said[-1]["error"]["event_id"] == "mine"
 
 
+async def test_a_closed_session_begins_nothing(desk, kit, sounds):
+    detection = {"type": "server_vad", "idle_timeout_ms": 100}
+    await desk.update(audio={"input": {"turn_detection": detection}})
+    desk.context.pipeline.script = Gate(kit)
+    await desk.append(turn(sounds))
+    await desk.until("response.output_audio.delta")
+    await desk.session.close()
+    n_said = len(desk.said)
+    await asyncio.sleep(0.15)
+    assert len(desk.said) == n_said
+
+
+async def test_more_sound_than_an_event_may_have_is_not_shown(desk, sounds):
+    await desk.update(audio={"input": {"turn_detection": None}})
+    await desk.append(sounds.speech(440.0), step=7_000_000)
+    await desk.tell("input_audio_buffer.commit")
+    item_id = desk.said[-1]["item"]["id"]
+    error = await desk.refused("conversation.item.retrieve", item_id=item_id)
+    assert error["code"] == "item_too_large"
+
+
+async def test_the_input_buffer_has_an_end(desk, sounds):
+    await desk.update(audio={"input": {"turn_detection": None}})
+    await desk.append(sounds.speech(601.0), step=7_000_000)
+    error = await desk.refused("input_audio_buffer.append", audio="AAAA")
+    assert error["code"] == "input_audio_buffer_full"
+    await desk.tell("input_audio_buffer.clear")
+    await desk.append(sounds.speech(0.2))
+    assert desk.kinds[-1] == "input_audio_buffer.cleared"
+
+
 async def test_closing_ends_what_runs(desk, kit):
     desk.context.pipeline.script = Gate(kit)
     await desk.tell("response.create")

@@ -81,6 +81,7 @@ async def test_a_client_may_send_back_what_it_got(desk):
         ({"output_modalities": []}, "session.output_modalities"),
         ({"output_modalities": ["smell"]}, "session.output_modalities[0]"),
         ({"max_output_tokens": 0}, "session.max_output_tokens"),
+        ({"max_output_tokens": 2_049}, "session.max_output_tokens"),
         ({"tools": [{"type": "mcp"}]}, "session.tools[0].type"),
         ({"tools": [{"type": "function", "name": "no spaces"}]}, "session.tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "session.tool_choice"),

@@ -21,6 +21,7 @@ from omni_server.realtime.settings import (
     AudioInput,
     FormatSettings,
     InputTranscription,
+    MostTokens,
     ResponseSettings,
     SessionSettings,
     SessionType,
@@ -97,6 +98,7 @@ class Abilities:
         return self._checked(settings, "response")
 
     def _checked(self, settings: A, path: str) -> A:
+        self._check_length(settings.max_output_tokens, f"{path}.max_output_tokens")
         if settings.prompt is not None:
             raise refuse(f"{path}.prompt", "is not supported: no prompts are stored here")
         if settings.reasoning is not None:
@@ -112,6 +114,15 @@ class Abilities:
         shown = ("audio",) if settings.speaks else ("text",)
         settings = msgspec.structs.replace(settings, output_modalities=shown)
         return self._with_voice(settings, path)
+
+    def _check_length(self, asked: MostTokens, path: str) -> None:
+        context = self.pipeline.info.context_length
+        if asked != "inf" and asked > context:
+            raise refuse(
+                path,
+                f"is {asked} and the model's context is {context}, which must also hold the prompt",
+                "context_length_exceeded",
+            )
 
     def _with_voice(self, settings: A, path: str) -> A:
         info, output = self.pipeline.info, settings.audio.output

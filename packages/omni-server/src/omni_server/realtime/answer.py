@@ -57,7 +57,7 @@ class Asked:
 
 
 class Answer:
-    """A response that runs from the moment it is made."""
+    """A response, once it is started."""
 
     def __init__(self, shared: Shared, asked: Asked, on_end: Callable[[Answer], None]) -> None:
         self.id = new_id("resp")
@@ -79,7 +79,11 @@ class Answer:
             shared.pipeline.info.sample_rate or output.rate,
             asked.settings.audio.output.speed,
         )
-        shared.put({"type": "response.created", "response": self._json("in_progress")})
+        self._task: asyncio.Task[Finished] | None = None
+
+    def start(self) -> None:
+        """Tell the client, and ask the pipeline."""
+        self._shared.put({"type": "response.created", "response": self._json("in_progress")})
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -90,7 +94,7 @@ class Answer:
 
     async def cancel(self, reason: CancelReason | None = None) -> None:
         """End it in every stage, and wait until it has; harmless after its end."""
-        if not self._over.is_set():
+        if self._task is not None and not self._over.is_set():
             self._reason = reason
             self._task.cancel()
             await self._over.wait()

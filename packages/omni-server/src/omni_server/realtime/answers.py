@@ -39,9 +39,10 @@ class Answers:
         self._require_place(asked)
         require_serving(self._shared.pipeline)
         limits = self._count()
+        answer = Answer(self._shared, asked, self._over)
         self._shared.server.door.enter()
         self.none_run.clear()
-        answer = Answer(self._shared, asked, self._over)
+        answer.start()
         if limits is not None:
             self._shared.put(limits)
         if answer.is_in_conversation:

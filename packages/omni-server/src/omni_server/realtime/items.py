@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -62,9 +62,14 @@ class Sound:
         return np.frombuffer(self._pcm, "<i2").astype(np.int16, copy=False)
 
     @property
+    def n_bytes(self) -> int:
+        """Of the samples."""
+        return len(self._pcm)
+
+    @property
     def duration_s(self) -> float:
         """In seconds."""
-        return len(self._pcm) / 2 / self.rate
+        return self.n_bytes / 2 / self.rate
 
     @property
     def _pcm(self) -> memoryview:
@@ -151,6 +156,11 @@ class MessageItem:
         }
 
     @property
+    def sound_bytes(self) -> int:
+        """Of what would be shown of it."""
+        return sum(one.n_bytes for one in self.content if isinstance(one, Sound))
+
+    @property
     def role(self) -> Role:
         """As a model is told of it."""
         return self.speaker
@@ -165,6 +175,7 @@ class MessageItem:
 class CallItem:
     """A reply called a function."""
 
+    sound_bytes: ClassVar[int] = 0
     name: str
     call_id: str = field(default_factory=lambda: new_id("call"))
     arguments: str = ""
@@ -188,6 +199,7 @@ class CallItem:
 class ResultItem:
     """What a function returned."""
 
+    sound_bytes: ClassVar[int] = 0
     call_id: str
     output: str
     id: str = field(default_factory=lambda: new_id("item"))

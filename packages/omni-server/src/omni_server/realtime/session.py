@@ -32,6 +32,9 @@ from omni_server.realtime.shared import Shared
 from omni_server.realtime.vad import SpeechModel
 
 LEAST_COMMIT_MS: Final = 100
+MOST_TURN_S: Final = 600.0
+MOST_SHOWN_BYTES: Final = 20 * 1024 * 1024
+"""Of sound in one event."""
 _LONG_TEXT: Final = 256 * 1024
 """Longer events are decoded in a thread."""
 log = logging.getLogger("omni.server")
@@ -53,9 +56,8 @@ class Session:
         self.settings = abilities.first_settings(kind)
         self._shared, self._abilities, self._dialect = shared, abilities, dialect
         heard = self.settings.audio.input
-        most_s = shared.server.settings.media.max_audio_seconds
-        self._most_s = most_s
-        self._listener = Listener(heard.format.format, model, executor, most_s)
+        self._most_s = min(MOST_TURN_S, shared.server.settings.media.max_audio_seconds)
+        self._listener = Listener(heard.format.format, model, executor, self._most_s)
         self._listener.detect(heard.turn_detection)
         self._answers = Answers(shared, self._answered)
         self._scribe = Scribe(shared)
@@ -64,7 +66,7 @@ class Session:
         """Of the item that the next turn becomes."""
         self._turn_waits = False
         """A turn has ended while another was being answered."""
-        self._has_spoken = False
+        self._has_spoken = self._is_closed = False
 
     def greet(self) -> None:
         """What a client waits for."""
@@ -97,8 +99,8 @@ class Session:
 
     async def close(self) -> None:
         """End all that runs."""
+        self._is_closed = True
         self._idle.stop()
-        self._turn_waits = False
         await self._answers.close()
         await self._scribe.close()
 
@@ -120,11 +122,10 @@ class Session:
                     code="unsupported_event",
                 )
             case events.ItemCreate():
-                self._create_item(event)
+                item = await asyncio.to_thread(self._parse, event.item, "item")
+                self._add(item, event.previous_item_id)
             case events.ItemRetrieve():
-                item = self._shared.conversation.get(event.item_id)
-                shown = item.json(with_sound=True)
-                self._put({"type": "conversation.item.retrieved", "item": shown})
+                self._show(self._shared.conversation.get(event.item_id))
             case events.ItemTruncate():
                 self._truncate(event)
             case events.ItemDelete():
@@ -187,7 +188,10 @@ class Session:
                 param="audio",
                 code="unsupported_value",
             )
-        data = decode_audio(audio, "audio")
+        if len(audio) > _LONG_TEXT:
+            data = await asyncio.to_thread(decode_audio, audio, "audio")
+        else:
+            data = decode_audio(audio, "audio")
         if self._listener.waiting_s > self._most_s:
             raise RequestError(
                 f"The input buffer holds {self._most_s:g} s of sound; commit or clear it.",
@@ -261,9 +265,16 @@ class Session:
 
     # items
 
-    def _create_item(self, event: events.ItemCreate) -> None:
-        item = self._parse(event.item, "item")
-        self._add(item, event.previous_item_id)
+    def _show(self, item: Item) -> None:
+        if item.sound_bytes > MOST_SHOWN_BYTES:
+            raise RequestError(
+                f"Item {item.id!r} holds more than {MOST_SHOWN_BYTES} bytes of sound, too many for "
+                "one event.",
+                param="item_id",
+                code="item_too_large",
+            )
+        shown = item.json(with_sound=True)
+        self._put({"type": "conversation.item.retrieved", "item": shown})
 
     def _parse(self, written: Json, path: str) -> Item:
         return parse_item(
@@ -337,7 +348,7 @@ class Session:
         """One response has ended."""
         spoke_until_s = answer.reply.played_until_s
         self._has_spoken |= spoke_until_s is not None
-        if not answer.is_in_conversation:
+        if self._is_closed or not answer.is_in_conversation:
             return
         if self._turn_waits:
             self._turn_waits = False
