@@ -22,6 +22,7 @@ from omni_core.types import (
     MediaPart,
     Message,
     Request,
+    SamplingParams,
     TextDelta,
     TextPart,
     Usage,
@@ -66,7 +67,7 @@ class Scripted(Pipeline):
         if "text" in request.params.modalities:
             texts = request.params.sampling.max_tokens or 1
         if "audio" in request.params.modalities:
-            audios = request.params.stage_params[SPEAKER].max_tokens or 1
+            audios = request.params.stage_params.get(SPEAKER, SamplingParams()).max_tokens or 1
         for number in range(max(texts, audios)):
             if number < texts:
                 await asyncio.sleep(0)  # as one that has told all it knows

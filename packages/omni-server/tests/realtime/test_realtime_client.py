@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
 import numpy as np
 import pytest
 from openai.types.realtime import RealtimeServerEvent
+
+from omni_core.media import pcm16
+from omni_core.testing.voice import say_vowels
+from omni_core.types import TextDelta
 
 DONE = "response.done"
 
@@ -34,6 +39,10 @@ class Talk:
     @property
     def kinds(self) -> list[str]:
         return [event["type"] for event in self.said]
+
+    def all(self, what: str) -> list[dict[str, Any]]:
+        """What was said of the input buffer."""
+        return [event for event in self.said if event["type"] == f"input_audio_buffer.{what}"]
 
     def joined(self, kind: str) -> str:
         return "".join(event["delta"] for event in self.said if event["type"] == kind)
@@ -113,3 +122,28 @@ async def test_a_manual_spoken_turn(live, kit, sounds):
         "response.output_audio.done", "response.output_audio_transcript.done",
         "response.content_part.done", "response.output_item.done", "conversation.item.done", DONE,
     ]  # fmt: skip
+
+
+async def test_spoken_turns_are_found_and_interrupt(live, kit, sounds):
+    pytest.importorskip("onnxruntime", reason="the realtime extra is not installed")
+    live.pipeline.script = lambda request: [
+        TextDelta(text="one two three"), kit.sound(0, kit.RATE), asyncio.Event(),
+    ]  # fmt: skip
+    turn = np.concatenate([np.zeros(12_000), say_vowels("aeiou", 24_000), np.zeros(24_000)])
+    sent = np.frombuffer(pcm16(turn.astype(np.float32)), "<i2")
+    async with talking(live, kit) as connection:
+        talk = Talk(connection, sounds)
+        await talk.until("session.created")
+        for _ in range(2):
+            for start in range(0, len(sent), 480):
+                await talk.send("input_audio_buffer.append", audio=b64(sent[start : start + 480]))
+            await talk.until("response.output_audio.delta")
+        [cancelled] = [event for event in talk.said if event["type"] == DONE]
+        assert live.pipeline.running == 1
+    assert cancelled["response"]["status_details"]["reason"] == "turn_detected"
+    users = [m for m in live.pipeline.requests[-1].messages if m.role == "user"]
+    turns = zip(talk.all("speech_started"), talk.all("speech_stopped"), users, strict=True)
+    both = np.concatenate([sent, sent])
+    for began, stopped, message in turns:
+        heard = both[began["audio_start_ms"] * 24 : stopped["audio_end_ms"] * 24]
+        assert message.content[0].data[44:] == heard.tobytes()

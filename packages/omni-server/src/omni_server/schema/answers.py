@@ -82,7 +82,7 @@ class SpokenReply(Struct, kw_only=True):
     transcript: str
     expires_at: int
     sample_rate: int
-    finish_reason: AudioFinishReason | None
+    finish_reason: AudioFinishReason
 
 
 class CallOfFunction(Struct, kw_only=True):
@@ -140,8 +140,8 @@ class SpokenDelta(Struct, kw_only=True):
     data: str | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
     expires_at: int | UnsetType = UNSET
-    finish_reason: AudioFinishReason | UnsetType | None = UNSET
     sample_rate: int | UnsetType = UNSET
+    finish_reason: AudioFinishReason | UnsetType = UNSET
 
 
 class CallDeltaOfFunction(Struct, kw_only=True):
@@ -246,7 +246,7 @@ class SpeechDone(Struct, tag_field="type", tag="speech.audio.done", kw_only=True
     """The end of the speech; "length" if it is not the whole text."""
 
     usage: SpeechUsage
-    finish_reason: AudioFinishReason | None
+    finish_reason: AudioFinishReason
 
 
 SpeechEvent: TypeAlias = SpeechDelta | SpeechDone
@@ -336,14 +336,6 @@ class VoiceList(Struct, kw_only=True):
     default_voice: str | None
 
 
-class AudioFormats(Struct, kw_only=True):
-    """What replies may be spoken in."""
-
-    chat: list[str]
-    chat_stream: list[str]
-    speech: list[str]
-
-
 class Model(Struct, kw_only=True):
     """The served model and what it can do; without speech it has no rate and no voices."""
 
@@ -357,7 +349,7 @@ class Model(Struct, kw_only=True):
     voices: list[str]
     default_voice: str | None
     sample_rate: int | None
-    audio_formats: AudioFormats
+    audio_formats: dict[str, list[str]]
     capabilities: dict[str, bool]
     supported_endpoints: list[str]
 
