@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from omni_core.types import AudioDelta, Finished, Usage
+from omni_server.access import OnAccess, look_away
 from omni_server.app import guarded, server_context
 from omni_server.context import ServerContext
 from omni_server.http import bind, http_server
@@ -28,11 +29,13 @@ Serve = Callable[..., AbstractAsyncContextManager[tuple[ServerContext, str]]]
 @pytest.fixture
 def serve(pipeline: Any, kit: Any, sounds: Any) -> Serve:
     @asynccontextmanager
-    async def serving(**settings: Any) -> AsyncIterator[tuple[ServerContext, str]]:
+    async def serving(
+        on_access: OnAccess = look_away, **settings: Any
+    ) -> AsyncIterator[tuple[ServerContext, str]]:
         context = server_context(pipeline, Settings(served_model_name=kit.MODEL, **settings))
         context = replace(context, speech=Detection(sounds.LoudIsSpeech))
         listener = bind("127.0.0.1", 0)
-        server = http_server(guarded(context), drain_timeout_s=1)
+        server = http_server(guarded(context, on_access), drain_timeout_s=1)
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield context, f"ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime"
@@ -110,6 +113,24 @@ async def test_what_cannot_be_opened_is_refused_with_the_reason(serve, kit):
         async with connect(url) as socket:
             await said(socket, "session.created")
         assert (await refused(url))[0] == 429
+
+
+async def test_a_session_is_one_line_of_the_access_log(serve, kit):
+    records: list[Any] = []
+    async with serve(records.append) as (context, url):
+        async with connect(url, additional_headers={"x-request-id": "call-7"}) as socket:
+            assert socket.response.headers["x-request-id"] == "call-7"
+            for _ in range(2):
+                await tell(socket, "response.create", response={"output_modalities": ["text"]})
+                await said(socket, "response.done")
+            assert records == []
+        await gone(context)
+        await refused(f"{url}?model=other")
+    held, turned_away = records
+    assert (held.method, held.route, held.status) == ("WEBSOCKET", "/v1/realtime", 101)
+    assert held.request_id == "call-7"
+    assert held.usage.prompt_tokens == 2 * kit.USAGE.prompt_tokens
+    assert turned_away.status == 404
 
 
 async def test_frames_that_are_no_events(serve):
