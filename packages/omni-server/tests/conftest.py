@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -262,7 +263,7 @@ async def local(pipeline: FakePipeline) -> AsyncIterator[Live]:
 
 
 @pytest.fixture
-async def able(pipeline: FakePipeline) -> AsyncIterator[Live]:
+async def able(pipeline: FakePipeline, tmp_path: Path) -> AsyncIterator[Live]:
     """The application around a pipeline that can do everything, asked by its operator."""
     pipeline.info = replace(
         pipeline.info,
@@ -271,7 +272,9 @@ async def able(pipeline: FakePipeline) -> AsyncIterator[Live]:
         grammars=True,
         transcription=Transcription(messages=only_the_recording),
     )
-    settings = Settings(served_model_name=MODEL, admin_keys=KeyRing.of(["admin"]))
+    settings = Settings(
+        served_model_name=MODEL, admin_keys=KeyRing.of(["admin"]), profile_dir=tmp_path
+    )
     live = shortcut(pipeline, settings)
     live.http.headers["authorization"] = "Bearer admin"
     async with live.http:

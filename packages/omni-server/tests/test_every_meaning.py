@@ -162,6 +162,7 @@ UNKNOWN = {
     },
     "/admin/log-level": {},
     "/admin/profile": {"stage": ({"stage": "nose"}, "stage")},
+    "/admin/profiler/start": {"stages[]": ({"stages": ["nose"]}, "stages")},
     "/admin/weights": {"path": ({"path": "../.."}, "path")},
 }  # fmt: skip
 """{path: {field: (a body with a value that is none of those there are, its name in the error)}}"""
@@ -178,6 +179,7 @@ FREE = {
     RAW: {"user"},
     "/admin/log-level": set(),
     "/admin/profile": set(),
+    "/admin/profiler/start": set(),
     "/admin/weights": set(),
 }  # fmt: skip
 """Fields that may say anything."""
