@@ -140,7 +140,9 @@ function timeline(spans) {
       element("span", { className: "times",
         textContent: `${start.toFixed(2)} to ${stop.toFixed(2)} s${told}` }));
   });
-  return element("details", { className: "timeline" },
+  const shown = element("details", { className: "timeline" },
     element("summary", { textContent: `Stages, ${end.toFixed(2)} s` }),
     element("ol", {}, ...rows));
+  shown.addEventListener("toggle", () => shown.scrollIntoView({ block: "nearest" }));
+  return shown;
 }
