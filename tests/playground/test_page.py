@@ -258,7 +258,8 @@ def test_who_thinks_better_of_talking_leaves_nothing_open(opened: OpenPage) -> N
     page.get_by_role("button", name="End", exact=True).click()
     page.evaluate("window.allow()")
     page.evaluate("""() => new Promise((resolve) => {
-      const check = () => window.tracks[0]?.readyState === "ended" ? resolve() : setTimeout(check, 20);
+      const ended = () => window.tracks[0]?.readyState === "ended";
+      const check = () => ended() ? resolve() : setTimeout(check, 20);
       check();
     })""")
     expect(page.get_by_role("alert")).to_be_hidden()
