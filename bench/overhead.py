@@ -29,6 +29,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from checkpoint import build_endless
+from inside import listening
 from omni_core.media.audio import load_audio
 from omni_core.media.clip import float_wav
 from omni_core.media.encode import wav_bytes
@@ -48,7 +49,6 @@ from omni_core.types import (
     TextPart,
 )
 from omni_server.app import create_app
-from omni_server.http import bind, http_server
 from omni_server.settings import Settings
 from raw_client import Shot
 from results import Case, Report
@@ -182,22 +182,17 @@ class Doors:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Doors]:
         """With a server on a free port of the loopback interface, and its client."""
-        listener = bind("127.0.0.1", 0)
         app = create_app(self.pipeline, Settings(served_model_name=MODEL))
-        server = http_server(app, drain_timeout_s=1)
-        answering = asyncio.create_task(server.serve(sockets=[listener]))
-        self._port = listener.getsockname()[1]
-        pipe = asyncio.subprocess.PIPE
-        self._client = await asyncio.create_subprocess_exec(
-            sys.executable, str(RAW_CLIENT), str(self._port), stdin=pipe, stdout=pipe
-        )
-        try:
-            yield self
-        finally:
-            self._client.kill()
-            await self._client.wait()
-            server.should_exit = True
-            await answering
+        async with listening(app) as self._port:
+            pipe = asyncio.subprocess.PIPE
+            self._client = await asyncio.create_subprocess_exec(
+                sys.executable, str(RAW_CLIENT), str(self._port), stdin=pipe, stdout=pipe
+            )
+            try:
+                yield self
+            finally:
+                self._client.kill()
+                await self._client.wait()
 
     async def spent(self, kind: Kind, deltas: int, times: int) -> Spent:
         """The same requests both ways."""

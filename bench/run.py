@@ -31,7 +31,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "relay": "tensors through three stages that do nothing, beside copying them",
     "transport": "one speech request over edges in a process, shared memory and TCP",
     "cache": "repeated prefixes, media and requests: hits, times, memory",
-    "realtime": "turns, interruptions, many sessions and a long one over the realtime socket",
+    "realtime": "spoken turns, interruptions and many sessions over WS /v1/realtime, and memory",
     "http": "what HTTP costs over the Python API, each request and each chunk",
     "crowd": "fifty streamed chats and fifty readings at once: first bytes, ends, silences",
 }

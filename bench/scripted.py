@@ -22,6 +22,7 @@ from omni_core.types import (
     MediaPart,
     Message,
     Request,
+    SamplingParams,
     TextDelta,
     TextPart,
     Usage,
@@ -30,7 +31,7 @@ from omni_core.types import (
 RATE: Final = 24_000
 FRAME_SAMPLES: Final = 1920
 SPEAKER: Final = "talker_ar"
-"""The stage whose `max_tokens` says how many pieces of audio there are, and one for their end."""
+"""The stage whose `max_tokens` says how many pieces of audio there are."""
 
 
 def messages_of(clip: MediaPart, task: TranscriptionTask) -> tuple[Message, ...]:
@@ -66,7 +67,7 @@ class Scripted(Pipeline):
         if "text" in request.params.modalities:
             texts = request.params.sampling.max_tokens or 1
         if "audio" in request.params.modalities:
-            audios = (request.params.stage_params[SPEAKER].max_tokens or 2) - 1
+            audios = request.params.stage_params.get(SPEAKER, SamplingParams()).max_tokens or 1
         for number in range(max(texts, audios)):
             if number < texts:
                 await asyncio.sleep(0)  # as one that has told all it knows
