@@ -133,7 +133,7 @@ function timeline(spans) {
     bar.style.width = percent(stop - start);
     output.style.width = first === null ? "0" : `${(100 * (stop - first)) / (stop - start || 1)}%`;
     bar.append(output);
-    const told = first === null ? "" : `, output from ${first.toFixed(2)}`;
+    const told = first === null ? "" : `, first ${first.toFixed(2)}`;
     return element("li", {},
       element("span", { className: "stage", textContent: stage }),
       element("span", { className: "track" }, bar),
