@@ -315,7 +315,7 @@ def playground(session: nox.Session) -> None:
     """
     if shutil.which("chromium") is None:
         session.skip("there is no chromium here: apt-get install chromium")
-    tools = (*TEST_TOOLS, "hibari-tts==0.2.1", "playwright==1.65.2")
+    tools = (*TEST_TOOLS, "httpx", "hibari-tts==0.2.1", "playwright==1.65.2")
     install(session, "omni-core", "omni-qwen3", "omni-server[realtime]", tools=tools)
     place = Path(session.create_tmp())
     said = {

@@ -257,7 +257,11 @@ def test_who_thinks_better_of_talking_leaves_nothing_open(opened: OpenPage) -> N
     page.get_by_role("button", name="Mute").click()
     page.get_by_role("button", name="End", exact=True).click()
     page.evaluate("window.allow()")
-    page.wait_for_function("window.tracks.length && tracks.every((t) => t.readyState === 'ended')")
+    page.evaluate("""() => new Promise((resolve) => {
+      const ended = () => window.tracks[0]?.readyState === "ended";
+      const check = () => ended() ? resolve() : setTimeout(check, 20);
+      check();
+    })""")
     expect(page.get_by_role("alert")).to_be_hidden()
     expect(page.get_by_role("button", name="Talk")).to_be_focused()
 

@@ -133,14 +133,16 @@ function timeline(spans) {
     bar.style.width = percent(stop - start);
     output.style.width = first === null ? "0" : `${(100 * (stop - first)) / (stop - start || 1)}%`;
     bar.append(output);
-    const told = first === null ? "" : `, output from ${first.toFixed(2)}`;
+    const told = first === null ? "" : `, first ${first.toFixed(2)}`;
     return element("li", {},
       element("span", { className: "stage", textContent: stage }),
       element("span", { className: "track" }, bar),
       element("span", { className: "times",
         textContent: `${start.toFixed(2)} to ${stop.toFixed(2)} s${told}` }));
   });
-  return element("details", { className: "timeline" },
+  const shown = element("details", { className: "timeline" },
     element("summary", { textContent: `Stages, ${end.toFixed(2)} s` }),
     element("ol", {}, ...rows));
+  shown.addEventListener("toggle", () => shown.scrollIntoView({ block: "nearest" }));
+  return shown;
 }
