@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import msgspec
 
-from omni_core.errors import ConfigError, RequestError, as_omni_error
+from omni_core.errors import RequestError, as_omni_error
 from omni_core.messages import (
     LogLevel,
     NewWeights,
@@ -125,9 +125,10 @@ class Wishes:
                 continue
             loader = self._loaders.get(name)
             if stage.weights == "fixed" or loader is None:
-                raise ConfigError(
+                raise RequestError(
                     f"stage {name!r} (engine {stage.ar_engine}) cannot load new weights while it "
-                    "runs; start the server with the new checkpoint"
+                    "runs; start the server with the new checkpoint",
+                    code="unsupported_update",
                 )
             if wish.load:
                 loader.load(wish.model_path)
