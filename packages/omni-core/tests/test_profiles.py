@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from omni_core.coordinator.desk import Desk
 from omni_core.coordinator.fleet import Fleet
-from omni_core.coordinator.profiles import ProfileDesk
-from omni_core.messages import Profile, ProfileReply
+from omni_core.coordinator.profiles import ask_stacks
+from omni_core.messages import Profile, ProfileReply, ToStage
 from omni_core.specs import Ref, StageConfig
 from omni_core.stage.sampler import sample
 
@@ -39,15 +40,19 @@ async def test_processes_that_are_gone_or_late_are_left_out() -> None:
         replica.state = "ready"
     asked: list[str] = []
 
-    def send(process: str, message: Profile) -> None:
+    def send(process: str, message: ToStage) -> None:
+        assert isinstance(message, Profile)
         asked.append(process)
         if process == "voice.1":
             reply = ProfileReply(query_id=message.query_id, process=process, stacks={"a": 1})
             asyncio.get_running_loop().call_soon(desk.answer, reply)
 
-    desk = ProfileDesk(fleet, send)
-    assert await desk.ask("voice", -4.9) == {"voice.1": {"a": 1}}
+    desk: Desk[ProfileReply] = Desk(send)
+    assert await ask_stacks(fleet, desk, "voice", -4.9) == {"voice.1": {"a": 1}}
     assert asked == ["voice", "voice.1"]
     desk.answer(ProfileReply(query_id=0, process="voice", stacks={}))
+    asyncio.get_running_loop().call_later(0.01, desk.forget, "voice")
+    async with asyncio.timeout(2):
+        assert await ask_stacks(fleet, desk, "voice", 60.0) == {"voice.1": {"a": 1}}
     fleet.replicas[0].state = fleet.replicas[1].state = "dead"
-    assert await desk.ask("voice", 0.1) == {}
+    assert await ask_stacks(fleet, desk, "voice", 0.1) == {}

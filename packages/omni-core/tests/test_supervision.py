@@ -143,14 +143,18 @@ async def test_what_a_killed_process_makes_until_its_end_goes_with_it(pipeline: 
     assert not late.exists()
 
 
-async def test_a_death_does_not_hold_up_those_who_ask_for_counters(pipeline: Pipeline) -> None:
+async def test_a_death_does_not_hold_up_those_who_ask_for_counters_or_stacks(
+    pipeline: Pipeline,
+) -> None:
     voice = pipeline.health().stages["voice"].pid
     os.kill(voice, signal.SIGSTOP)
     asked_s = time.monotonic()
     asking = asyncio.create_task(pipeline.stats())
+    looking = asyncio.create_task(pipeline.profile("voice", 60.0))
     await asyncio.sleep(0)
     os.kill(voice, signal.SIGKILL)
     assert set(await asking) == {"intake", "writer"}
+    assert await asyncio.wait_for(looking, 1) == {}
     assert time.monotonic() - asked_s < 1
 
 

@@ -86,6 +86,17 @@ def test_a_recording_ends_by_itself_and_one_that_cannot_begin_says_why(tmp_path:
     wishes.grant("voice", StopTrace())  # nothing to stop
 
 
+def test_a_stop_is_heard_before_the_recording_has_begun(tmp_path: Path) -> None:
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    wishes = Wishes(answers.put)
+    wishes.begin([DOC])
+    ask = StartTrace(query_id=1, directory=str(tmp_path), stamp="s", seconds=10 * PATIENCE_S)
+    wishes.grant("voice", ask)
+    wishes.grant("voice", StopTrace())
+    assert isinstance(answers.get(timeout=PATIENCE_S), TraceStarted)
+    assert isinstance(answers.get(timeout=PATIENCE_S), TraceEnded)
+
+
 # -- in the coordinator
 
 
@@ -133,6 +144,23 @@ async def test_each_process_of_the_stages_has_a_file_and_names_its_stages() -> N
     assert sorted(world.stopped) == ["head", "voice", "voice.1"]
     assert await world.traces.stop() == done
     assert [*await world.traces.start("/tmp", 5, ["ear"])] == ["head"]
+
+
+async def test_a_file_that_was_not_written_is_none() -> None:
+    world = World()
+    failed = ErrorInfo(kind="StageError", message="no space left")
+
+    def send(process: str, message: ToStage) -> None:
+        assert isinstance(message, StartTrace)
+        started = TraceStarted(query_id=message.query_id, process=process, file="/tmp/head")
+        traces.desk.answer(started)
+        traces.ended(TraceEnded(process=process, error=failed))
+
+    traces = Traces(world.fleet, send)
+    with pytest.raises(RequestError, match="no space left"):
+        await traces.start("/tmp", 5, ["eye"])
+    done = await traces.stop()
+    assert (done["head"].file, done["head"].reason) == (None, "no space left")
 
 
 async def test_who_cannot_record_or_dies_is_named() -> None:

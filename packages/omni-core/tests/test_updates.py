@@ -45,10 +45,14 @@ class World:
         self.happened: list[str] = []
         self.restarted: list[str] = []
         self.running = 0
-        self.updates = Updates("old", self.fleet, self, self, self.send, load_limit_s=0.05)
+        self.updates = Updates(
+            "old", self.fleet, self, self, self.send, load_limit_s=0.05 if silent else 20.0
+        )
 
     def send(self, process: str, message: ToStage) -> None:
         assert isinstance(message, NewWeights)
+        if process not in self.fleet.living():
+            return
         self.told.append((process, message.model_path, message.load))
         if message.load and process in self.silent:
             return
@@ -57,7 +61,17 @@ class World:
         asyncio.get_running_loop().call_soon(self.updates.desk.answer, reply)
 
     async def run(self, **how: object) -> None:
-        await self.updates.run("new", **{"running": "wait", "wait_s": 1.0, **how})  # type: ignore[arg-type]
+        how = {"running": "wait", "wait_s": 1.0, "on_served": self.served, **how}
+        await self.updates.run("new", **how)  # type: ignore[arg-type]
+
+    def served(self) -> None:
+        self.happened.append("served")
+
+    def die(self, process: str) -> None:
+        replica = self.fleet.find(process)
+        assert replica is not None
+        replica.state = "dead"
+        self.updates.desk.forget(process)
 
     def hold(self) -> None:
         self.happened.append("hold")
@@ -68,6 +82,9 @@ class World:
     def end_running(self, error: OmniError) -> None:
         assert error.retryable
         self.happened.append("end")
+        asyncio.get_running_loop().call_later(0.05, self.let_go)
+
+    def let_go(self) -> None:
         self.running = 0
 
     def occupancy(self) -> Occupancy:
@@ -78,6 +95,7 @@ class World:
 
     def restart(self, process: str, reason: str) -> None:
         self.restarted.append(process)
+        self.die(process)
 
 
 def good(process: str, message: NewWeights) -> None:
@@ -97,7 +115,7 @@ async def test_all_are_compared_before_any_loads() -> None:
     await world.run()
     checks = [("ear", "new", False), ("mouth", "new", False)]
     assert world.told == [*checks, ("ear", "new", True), ("mouth", "new", True)]
-    assert world.happened == ["hold", "build from new", "go on"]
+    assert world.happened == ["hold", "build from new", "served", "go on"]
     assert world.updates.model_path == "new"
 
 
@@ -134,15 +152,70 @@ async def test_who_cannot_go_back_is_started_again() -> None:
     assert late.told[-1] == ("mouth", "old", True)
 
 
-async def test_a_death_after_the_last_answer_counts() -> None:
+async def test_who_dies_after_its_answer_counts_and_is_not_asked_for_the_old_weights() -> None:
     def dying(process: str, message: NewWeights) -> None:
-        if message.load and message.model_path == "new" and process == "mouth":
-            world.fleet.find("ear").state = "dead"  # type: ignore[union-attr]
+        if message.load and process == "mouth" and message.model_path == "new":
+            asyncio.get_running_loop().call_soon(world.die, "ear")
 
     world = World(dying)
-    with pytest.raises(StageError, match="a process has died"):
-        await world.run()
+    async with asyncio.timeout(5):
+        with pytest.raises(StageError, match="a process has died"):
+            await world.run()
     assert "build from new" not in world.happened
+    assert world.told[-2:] == [("mouth", "new", True), ("mouth", "old", True)]
+    assert world.restarted == []
+
+
+async def test_a_caller_who_leaves_while_they_load_leaves_one_checkpoint() -> None:
+    world = World(good, silent=("mouth",))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(world.run(), 0.01)
+    assert world.happened == ["hold"]
+    with pytest.raises(ConflictError, match="already"):
+        await world.run()
+    async with asyncio.timeout(5):
+        while world.happened[-1] != "go on":
+            await asyncio.sleep(0.01)
+    assert world.told[-1] == ("ear", "old", True)
+    assert world.restarted == ["mouth"]
+
+
+async def test_a_caller_who_leaves_before_they_load_ends_it() -> None:
+    world = World(good)
+    world.running = 1
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(world.run(wait_s=60.0), 0.05)
+    assert world.happened == ["hold", "go on"]
+    world.running = 0
+    await world.run()
+    assert not any(path == "old" for _, path, _ in world.told)
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "code"),
+    [
+        (BAD, RequestError, "invalid_checkpoint"),
+        (RequestError("no", code="unsupported_update").info(), RequestError, "unsupported_update"),
+        (StageError("KeyError: 7").info(), StageError, "stage_error"),
+    ],
+)
+async def test_only_what_is_wrong_about_the_checkpoint_is_called_so(
+    found: ErrorInfo, error: type[OmniError], code: str
+) -> None:
+    world = World(lambda process, message: found)
+    with pytest.raises(error) as refused:
+        await world.run()
+    assert (type(refused.value), refused.value.code) == (error, code)
+
+
+async def test_a_death_while_they_compare_says_nothing_of_the_checkpoint() -> None:
+    def dying(process: str, message: NewWeights) -> None:
+        world.die("ear")
+
+    world = World(dying)
+    with pytest.raises(NotReadyError, match="'ear' has died"):
+        await world.run()
+    assert world.happened == []
 
 
 async def test_requests_that_run_are_waited_for_or_ended() -> None:
@@ -152,8 +225,8 @@ async def test_requests_that_run_are_waited_for_or_ended() -> None:
         await world.run(wait_s=0.0)
     assert refused.value.code == "requests_running"
     assert world.happened == ["hold", "go on"]
-    await world.run(running="abort")
-    assert world.happened[2:] == ["hold", "end", "build from new", "go on"]
+    await world.run(running="abort", wait_s=0.0)
+    assert world.happened[2:] == ["hold", "end", "build from new", "served", "go on"]
 
 
 async def test_one_update_at_a_time_and_none_without_all_processes() -> None:
@@ -204,6 +277,7 @@ def test_a_stage_says_what_it_can_do(weights: WeightsKind, hands_over: bool, ref
         assert (reply.query_id, reply.process) == (3, "p")
         assert (reply.error is not None) == refused
         if reply.error is not None:
+            assert reply.error.code == "unsupported_update"
             assert "'mouth' (engine torch) cannot load new weights" in reply.error.message
     assert loader.calls == (["check new", "load new"] if hands_over and not refused else [])
 

@@ -364,13 +364,14 @@ async def test_what_became_of_updates_is_counted(operator):
         (None, 200),
         (ConflictError("not now", code="requests_running"), 409),
         (StageError("it broke", code="weights_not_loaded"), 500),
+        (ValueError("nobody has thought of this"), 500),
     ):
         operator.pipeline.update_fails = error
         response = await operator.http.post("/admin/weights", json={"path": "step-1"})
         assert response.status_code == status
     told = (await operator.http.get("/metrics")).text
-    for outcome in ("loaded", "refused", "failed"):
-        assert f'omni_weight_updates_total{{outcome="{outcome}"}} 1.0' in told
+    for outcome, times in (("loaded", 1), ("refused", 1), ("failed", 2)):
+        assert f'omni_weight_updates_total{{outcome="{outcome}"}} {times}.0' in told
 
 
 async def test_the_profiler_is_started_and_stopped_where_the_operator_lets_it_write(

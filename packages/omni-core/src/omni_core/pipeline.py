@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -285,8 +286,13 @@ class Pipeline:
                 code="already_served",
             )
         await asyncio.to_thread(self._compare, path)
-        await runtime.updates.run(path, running=running, wait_s=wait_s)
-        self._plan = replace(self._plan, model_path=path, revision=revision)
+        served = replace(self._plan, model_path=path, revision=revision)
+        await runtime.updates.run(
+            path, running=running, wait_s=wait_s, on_served=partial(self._serves, served)
+        )
+
+    def _serves(self, plan: Plan) -> None:
+        self._plan = plan
 
     def _compare(self, model_path: str) -> None:
         """RequestError unless this checkpoint is of the same model, as far as small files say."""

@@ -15,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omni_core.errors import OmniError, RequestError
+from omni_core.errors import RequestError
 from omni_core.pipeline import Running
 from omni_server.body import read_body
 from omni_server.context import ServerContext
@@ -42,8 +42,7 @@ def add_routes(routes: APIRouter, context: ServerContext) -> None:
         """Serve the weights of another checkpoint of the same model."""
         body = decode_body(await read_body(request, _BODY_BYTES), WeightsBody)
         began_s = time.monotonic()
-        # To be ended in the middle would leave the pipeline between two checkpoints.
-        await asyncio.shield(asyncio.create_task(_load(context, body)))
+        await _load(context, body)
         manifest = await asyncio.to_thread(context.pipeline.manifest)
         return JsonResponse(
             {
@@ -55,15 +54,16 @@ def add_routes(routes: APIRouter, context: ServerContext) -> None:
 
 
 async def _load(context: ServerContext, body: WeightsBody) -> None:
-    outcome = "loaded"
+    outcome = "failed"
     try:
         roots = [Path(context.pipeline.model_path), *context.settings.weights_dirs]
         path = await asyncio.to_thread(allowed_directory, body.path, roots)
         await context.pipeline.update_weights(
             str(path), revision=body.revision, running=body.running, wait_s=body.wait_s
         )
-    except OmniError as error:
-        outcome = "refused" if error.status < 500 else "failed"
+        outcome = "loaded"
+    except RequestError:
+        outcome = "refused"
         raise
     finally:
         context.metrics.weights_updated(outcome)

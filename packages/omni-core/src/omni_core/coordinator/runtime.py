@@ -18,13 +18,14 @@ from omni_core.coordinator.aborts import Observer
 from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits
 from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.desk import Desk
 from omni_core.coordinator.fleet import Fleet
 from omni_core.coordinator.guests import Guests, Network
 from omni_core.coordinator.health import Health, PipelineState, stages_of
 from omni_core.coordinator.links import CoordinatorLinks
 from omni_core.coordinator.plan import Plan, blueprints
-from omni_core.coordinator.profiles import ProfileDesk, Stacks
-from omni_core.coordinator.stats import Stats, StatsDesk
+from omni_core.coordinator.profiles import Stacks, ask_stacks
+from omni_core.coordinator.stats import Stats, ask_numbers
 from omni_core.coordinator.supervisor import Supervisor
 from omni_core.coordinator.traces import Traces
 from omni_core.coordinator.updates import Updates
@@ -80,8 +81,8 @@ class Runtime:
         self.coordinator = Coordinator(
             plan.stages, plan.entry, self._fleet, send, limits=limits, observer=observer
         )
-        self._stats = StatsDesk(self._fleet, send)
-        self._profiles = ProfileDesk(self._fleet, send)
+        self._stats: Desk[StatsReply] = Desk(send)
+        self._profiles: Desk[ProfileReply] = Desk(send)
         self._supervisor = Supervisor(
             *(tasks, self._fleet, self.coordinator, self._links),
             Guests(self._fleet, self._links, remote),
@@ -163,14 +164,14 @@ class Runtime:
 
     async def stats(self) -> Stats:
         """Counters of the stages that answer in time."""
-        return {} if self._closing else (await self._stats.ask()).stages
+        return {} if self._closing else (await ask_numbers(self._fleet, self._stats)).stages
 
     async def relay_stats(self) -> Stats:
         """Counters of the tensors that each process sends and receives, this one included."""
         if self._closing:
             return {}
         own = {**self._codec.stats(), "messages_refused": float(self._links.refused)}
-        return {COORDINATOR: own, **(await self._stats.ask()).relays}
+        return {COORDINATOR: own, **(await ask_numbers(self._fleet, self._stats)).relays}
 
     def set_log_level(self, level: str) -> None:
         """Have every stage process log what is at least of this level, later ones included."""
@@ -180,11 +181,12 @@ class Runtime:
 
     async def profile(self, stage: str, seconds: float) -> dict[str, Stacks]:
         """{process: what its threads do meanwhile}, of the processes of a stage."""
-        return await self._profiles.ask(stage, seconds)
+        return await ask_stacks(self._fleet, self._profiles, stage, seconds)
 
     def _forget(self, process: str) -> None:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
+        self._profiles.forget(process)
         self.updates.desk.forget(process)
         self.traces.forget(process)
         remove_leftovers(segments(self.run_dir), process)

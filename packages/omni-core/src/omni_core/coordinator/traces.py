@@ -113,7 +113,7 @@ class Traces:
             self._drop(process, "it has died, or has not answered in time")
         elif reply.error is not None:
             self._drop(process, reply.error.message)
-        else:
+        elif self._found[process].reason is None:  # or it has failed since
             self._note(process, file=reply.file)
 
     def _drop(self, process: str, reason: str) -> None:

@@ -17,18 +17,15 @@ from torch.profiler import ProfilerActivity, profile
 class Tracer:
     """One recording. `run` belongs to a thread of its own."""
 
-    def __init__(self, file: Path, seconds: float) -> None:
+    def __init__(self, file: Path, seconds: float, stopped: threading.Event) -> None:
+        """It ends after so long, or once `stopped` is set."""
         self._file = file
         self._seconds = seconds
-        self._stopped = threading.Event()
+        self._stopped = stopped
         self._profiler = profile(
             activities=_activities(),
             experimental_config=_ExperimentalConfig(profile_all_threads=True, trace_only=True),
         )
-
-    def stop(self) -> None:
-        """End it now."""
-        self._stopped.set()
 
     def start(self) -> None:
         """Record from now on. OSError if the file cannot be written, which it must not be yet."""

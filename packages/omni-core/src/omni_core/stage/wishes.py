@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import msgspec
 
-from omni_core.errors import ConfigError, RequestError, as_omni_error
+from omni_core.errors import RequestError, as_omni_error
 from omni_core.messages import (
     LogLevel,
     NewWeights,
@@ -48,7 +48,7 @@ class Wishes:
         self._stages: dict[str, StageDoc] = {}
         self._loaders: dict[str, WeightLoader] = {}
         self._loading = threading.Lock()
-        self._tracer: Tracer | None = None
+        self._trace_stopped = threading.Event()
 
     def begin(self, stages: Sequence[StageDoc]) -> None:
         """These are the stages of the process."""
@@ -69,10 +69,10 @@ class Wishes:
             case NewWeights():
                 _aside(self._renew, process, wish)
             case StartTrace():
-                _aside(self._trace, process, wish)
+                self._trace_stopped = threading.Event()
+                _aside(self._trace, process, wish, self._trace_stopped)
             case StopTrace():
-                if self._tracer is not None:
-                    self._tracer.stop()
+                self._trace_stopped.set()  # it may not have begun yet
             case _:
                 assert_never(wish)
 
@@ -80,11 +80,11 @@ class Wishes:
         stacks = sample(wish.seconds)
         self._post(ProfileReply(query_id=wish.query_id, process=process, stacks=stacks))
 
-    def _trace(self, process: str, wish: StartTrace) -> None:
+    def _trace(self, process: str, wish: StartTrace, stopped: threading.Event) -> None:
         file = Path(wish.directory) / f"trace-{wish.stamp}-{process}.json.gz"
         started = TraceStarted(query_id=wish.query_id, process=process, file=str(file))
         try:
-            tracer = self._start_trace(file, wish.seconds)
+            tracer = self._start_trace(file, wish.seconds, stopped)
         except Exception as exc:  # noqa: BLE001 - process edge: not to record harms nobody
             error = as_omni_error(exc).info(process)
             self._post(msgspec.structs.replace(started, error=error))
@@ -95,17 +95,15 @@ class Wishes:
         except Exception as exc:  # process edge: as before
             log.exception("the trace %s", file)
             ended = TraceEnded(process=process, error=as_omni_error(exc).info(process))
-        self._tracer = None
         self._post(ended)
 
-    def _start_trace(self, file: Path, seconds: float) -> Tracer:
+    def _start_trace(self, file: Path, seconds: float, stopped: threading.Event) -> Tracer:
         if "torch" not in sys.modules:
             raise RequestError(f"no stage of it uses torch: {', '.join(self._stages)}")
         from omni_core.stage.tracer import Tracer  # imports torch
 
-        tracer = Tracer(file, seconds)
+        tracer = Tracer(file, seconds, stopped)
         tracer.start()
-        self._tracer = tracer
         return tracer
 
     def _renew(self, process: str, wish: NewWeights) -> None:
@@ -125,9 +123,10 @@ class Wishes:
                 continue
             loader = self._loaders.get(name)
             if stage.weights == "fixed" or loader is None:
-                raise ConfigError(
+                raise RequestError(
                     f"stage {name!r} (engine {stage.ar_engine}) cannot load new weights while it "
-                    "runs; start the server with the new checkpoint"
+                    "runs; start the server with the new checkpoint",
+                    code="unsupported_update",
                 )
             if wish.load:
                 loader.load(wish.model_path)
