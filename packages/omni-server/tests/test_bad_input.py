@@ -15,8 +15,9 @@ from omni_core.errors import (
 )
 from omni_core.media.limits import MediaLimits
 from omni_server.schema.chat import ChatBody
+from omni_server.schema.culprit import MOST_SEARCHED_BYTES
 from omni_server.schema.decode import decode_body
-from omni_server.settings import MIB, Settings
+from omni_server.settings import Settings
 
 
 def user(*parts):
@@ -183,9 +184,12 @@ async def test_numbers_that_are_none_are_named(local, body, param):
 
 async def test_the_field_at_fault_is_not_looked_for_in_a_large_body(local):
     """Building it to look through it would hold up every other request."""
-    large = b'{"messages": [], "user": "%s", "seed": NaN}' % (b"x" * MIB)
-    error = (await local.http.post("/v1/chat/completions", content=large)).json()["error"]
-    assert (error["param"], error["code"]) == (None, "invalid_json")
+    body = b'{"messages": [], "user": "%s", "seed": NaN}'
+    rest = MOST_SEARCHED_BYTES - len(body % b"")
+    for more, found in ((0, ("seed", "invalid_value")), (1, (None, "invalid_json"))):
+        large = body % (b"x" * (rest + more))
+        error = (await local.http.post("/v1/chat/completions", content=large)).json()["error"]
+        assert (error["param"], error["code"]) == found
 
 
 async def test_nothing_is_built_of_what_is_only_refused(local):

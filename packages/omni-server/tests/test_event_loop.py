@@ -11,15 +11,16 @@ import base64
 import gc
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from omni_core.types import AudioDelta, Finished
+from omni_core.types import AudioDelta, Finished, TextDelta, TokenLogprob, TopLogprob
 from omni_server.app import create_app
 from omni_server.settings import Settings
 
-CHAT, SPEECH = "/v1/chat/completions", "/v1/audio/speech"
+CHAT, SPEECH, RAW = "/v1/chat/completions", "/v1/audio/speech", "/v1/completions"
 LONGEST_TURN_S = 0.03
 """What is done in one piece here takes several times as long where it is done on the loop."""
 MINUTES = 4
@@ -78,6 +79,7 @@ def app_of(kit):
     def made(*events):
         finished = Finished(finish_reason="stop", usage=kit.USAGE)
         pipeline = kit.FakePipeline(lambda request: [*events, finished])
+        pipeline.info = replace(pipeline.info, logprobs=True)
         return create_app(pipeline, Settings(served_model_name=kit.MODEL))
 
     return made
@@ -116,4 +118,28 @@ async def test_megabytes_of_media_in_a_body(kit, app_of):
 async def test_twenty_thousand_messages(kit, app_of):
     body = chat(messages=[{"role": "user", "content": "Hi"}] * 20_000)
     longest_s, _, _ = await longest_turn_s(app_of(), CHAT, body)
+    assert longest_s < LONGEST_TURN_S
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [(b"[[1]" + b",[1]" * 500_000 + b"]", "prompt"), (b"[1" + b",1" * 500_000 + b",NaN]", None)],
+    ids=["prompts", "no json"],
+)
+async def test_megabytes_of_token_ids(app_of, prompt, param):
+    longest_s, status, said = await longest_turn_s(app_of(), RAW, b'{"prompt": ' + prompt + b"}")
+    assert status == 400
+    assert json.loads(b"".join(said))["error"]["param"] == param
+    assert longest_s < LONGEST_TURN_S
+
+
+async def test_the_log_probabilities_of_a_long_completion(app_of):
+    top = tuple(TopLogprob(token_id=n, spelling=b"%d" % n, logprob=-1.0) for n in range(5))
+    token = TokenLogprob(token_id=9, spelling=b"9", logprob=-1.0, top=top)
+    app = app_of(TextDelta(text="9" * 16_384, logprobs=(token,) * 16_384))
+    body = json.dumps({"prompt": "Hi", "logprobs": 5, "n": 4}).encode()
+    longest_s, status, said = await longest_turn_s(app, RAW, body)
+    assert status == 200
+    told = json.loads(b"".join(said))["choices"]
+    assert [len(choice["logprobs"]["top_logprobs"]) for choice in told] == [16_384] * 4
     assert longest_s < LONGEST_TURN_S

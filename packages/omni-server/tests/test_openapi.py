@@ -38,7 +38,6 @@ from openai.types.completion_create_params import (
 from typing_extensions import is_typeddict
 
 from omni_core.media import wav_bytes
-from omni_server.guard import PROBES
 from omni_server.keys import KeyRing
 from omni_server.openapi import EVENTS, JSON, OPERATIONS
 from omni_server.schema import answers, operations
@@ -60,7 +59,8 @@ WRAPPERS = (Annotated, Required, NotRequired)
 
 
 @pytest.fixture
-async def document(pipeline, kit):
+async def guarded(pipeline, kit):
+    """A server with keys, and who asks it has none."""
     settings = Settings(
         served_model_name=kit.MODEL,
         api_keys=KeyRing.of(["user"]),
@@ -68,9 +68,14 @@ async def document(pipeline, kit):
     )
     live = kit.shortcut(pipeline, settings)
     async with live.http:
-        response = await live.http.get("/openapi.json", headers={"x-api-key": "user"})
-        assert response.status_code == 200
-        yield response.json()
+        yield live
+
+
+@pytest.fixture
+async def document(guarded):
+    response = await guarded.http.get("/openapi.json", headers={"x-api-key": "user"})
+    assert response.status_code == 200
+    return response.json()
 
 
 class Schemas:
@@ -157,17 +162,27 @@ async def test_every_reference_leads_somewhere(document):
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-async def test_keys_are_asked_for_where_they_are_needed(document):
+KEYS = {
+    (200, 200): set(),
+    (401, 200): {"apiKey", "xApiKey"},
+    (401, 403): {"adminKey", "xAdminKey"},
+}
+"""{statuses without a key and with an API key, where all that are no refusal count as 200: keys}"""
+
+
+async def test_keys_are_asked_for_where_they_are_needed(guarded, document):
+    """As the document says of each route, so is the answer to who has no key, or no admin's."""
+    schemes = set(document["components"]["securitySchemes"])
     for path, methods in document["paths"].items():
-        for said in methods.values():
+        for method, said in methods.items():
             names = {name for one in said["security"] for name in one}
-            if path in PROBES or path == "/metrics":
-                assert not names
-            elif path.startswith("/admin/"):
-                assert names == {"adminKey", "xAdminKey"}
-            else:
-                assert names == {"apiKey", "xApiKey"}
-            assert names <= set(document["components"]["securitySchemes"])
+            assert names <= schemes
+            answers = [
+                (await guarded.http.request(method, path, headers=headers)).status_code
+                for headers in ({}, {"x-api-key": "user"})
+            ]
+            refused = tuple(code if code in (401, 403) else 200 for code in answers)
+            assert names == KEYS[refused], (method, path)
 
 
 async def test_without_keys_nothing_asks_for_any_and_there_is_no_admin(local):

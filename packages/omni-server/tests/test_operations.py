@@ -85,6 +85,7 @@ async def test_without_a_good_key_only_probes_and_voices_are_answered(shortcut, 
     for method, path in (
         *(("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/version")),
         *(("GET", "/openapi.json"), ("GET", "/nowhere"), ("POST", "/v1/requests/a/cancel")),
+        ("POST", "/v1/audio/voices"),
     ):
         response = await live.http.request(method, path, json=kit.hello(), headers=headers)
         checked_error(response, 401, code)
@@ -96,7 +97,7 @@ async def test_without_a_good_key_only_probes_and_voices_are_answered(shortcut, 
     for path in ("/live", "/health", "/ready", "/metrics", "/v1/audio/voices"):
         assert (await live.http.get(path, headers=headers)).status_code == 200
     metrics = (await live.http.get("/metrics")).text
-    assert f'omni_requests_refused_total{{reason="{code}"}} 6.0' in metrics
+    assert f'omni_requests_refused_total{{reason="{code}"}} 7.0' in metrics
 
 
 @pytest.mark.parametrize(
@@ -140,8 +141,9 @@ async def test_a_websocket_without_a_key_is_refused_before_it_opens(kit, pipelin
     async def send(message):
         sent.append(message)
 
-    await app({"type": "websocket", "path": "/v1/realtime", "headers": []}, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    for path in ("/v1/realtime", "/v1/audio/voices"):
+        await app({"type": "websocket", "path": path, "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}] * 2
 
 
 def test_keys_come_from_files_the_environment_and_the_command_line(tmp_path, monkeypatch, caplog):

@@ -1,10 +1,11 @@
 """Who may ask what: API keys before the API but probes and voices, the admin key before /admin/.
 
-Knows paths and keys. A WebSocket without a key is refused before it opens.
+Knows methods, paths and keys. A WebSocket without a key is refused before it opens.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -22,6 +23,25 @@ PROBES: Final = frozenset({"/live", "/health", "/ready"})
 VOICES: Final = "/v1/audio/voices"
 """Open, too: names, and Open WebUI asks for them without the key it has."""
 ADMIN: Final = "/admin/"
+_READS: Final = ("GET", "HEAD")
+
+
+class Needs(StrEnum):
+    """The key that a request must have."""
+
+    NONE = "no key"
+    API = "an API key"
+    ADMIN = "an admin key"
+
+
+def needs(method: str, path: str, settings: Settings) -> Needs:
+    """The key for a request; `method` is "" for a WebSocket."""
+    if path.startswith(ADMIN):
+        return Needs.ADMIN if settings.admin_keys else Needs.NONE
+    is_open = path in PROBES or (path == "/metrics" and settings.metrics_are_open)
+    is_file = settings.playground and is_page(path)
+    is_open |= method in _READS and (is_file or path == VOICES)
+    return Needs.API if settings.api_keys and not is_open else Needs.NONE
 
 
 class Guard:
@@ -41,31 +61,22 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._check(scope["path"], presented_key(Headers(scope=scope)))
+            needed = needs(scope.get("method", ""), scope["path"], self._settings)
+            self._check(needed, presented_key(Headers(scope=scope)))
         except (UnauthorizedError, ForbiddenError) as error:
             self._metrics.refused(error.code or "")
             await _refuse(error, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _check(self, path: str, key: str | None) -> None:
-        settings = self._settings
-        if settings.admin_keys.has(key):
+    def _check(self, needed: Needs, key: str | None) -> None:
+        if needed is Needs.NONE or self._settings.admin_keys.has(key):
             return
-        is_user = settings.api_keys.has(key)
-        if path.startswith(ADMIN):
-            if settings.admin_keys and is_user:
-                raise ForbiddenError("This needs the admin key; yours is an API key.")
-            if settings.admin_keys:
-                raise _unauthorized(key, "an admin key")
-        elif settings.api_keys and not (is_user or self._is_open(path)):
-            raise _unauthorized(key, "an API key")
-
-    def _is_open(self, path: str) -> bool:
-        if path == "/metrics":
-            return self._settings.metrics_are_open
-        is_file = self._settings.playground and is_page(path)
-        return is_file or path == VOICES or path in PROBES
+        is_user = self._settings.api_keys.has(key)
+        if is_user and needed is Needs.ADMIN:
+            raise ForbiddenError("This needs the admin key; yours is an API key.")
+        if not is_user:
+            raise _unauthorized(key, needed)
 
 
 def _unauthorized(key: str | None, what: str) -> UnauthorizedError:

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 LONG_BODY_BYTES: Final = 16 * 1024
 """What is made of a shorter body takes two milliseconds at most, however many messages it has."""
+QUICK_TOKENS: Final = 100
+"""The log-probabilities of so many take a millisecond or two, with 20 others of each."""
 
 
 async def off_loop(work: Callable[[], T], *, if_: bool) -> T:

@@ -18,7 +18,7 @@ from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
 from omni_core.pipeline import Health
 from omni_server.admin import LogLevelBody, ProfileBody
 from omni_server.audio import FORMATS
-from omni_server.guard import ADMIN, PROBES
+from omni_server.guard import Needs, needs
 from omni_server.health import Readiness
 from omni_server.openai.messages import ROLES
 from omni_server.openai.speech_call import STREAM_FORMATS
@@ -246,7 +246,7 @@ def _operation(method: str, path: str, said: Json, schemas: _Schemas, settings: 
         result["requestBody"] = {"required": True, "content": content}
     if known.is_work:
         result["parameters"] = [*said.get("parameters", ()), _REQUEST_ID]
-    result["security"] = _security(path, settings)
+    result["security"] = _security(method, path, settings)
     return result
 
 
@@ -278,9 +278,12 @@ _SECURITY_SCHEMES: Final[Json] = {
 }
 
 
-def _security(path: str, settings: Settings) -> list[dict[str, list[str]]]:
-    """The keys of which one opens a path; none where it needs none."""
-    if path.startswith(ADMIN):
-        return [{"adminKey": []}, {"xAdminKey": []}]
-    is_open = path in PROBES or (path == "/metrics" and settings.metrics_are_open)
-    return [] if is_open or not settings.api_keys else [{"apiKey": []}, {"xApiKey": []}]
+def _security(method: str, path: str, settings: Settings) -> list[dict[str, list[str]]]:
+    """The keys of which one opens an operation; none where it needs none."""
+    match needs(method.upper(), path, settings):
+        case Needs.NONE:
+            return []
+        case Needs.API:
+            return [{"apiKey": []}, {"xApiKey": []}]
+        case Needs.ADMIN:
+            return [{"adminKey": []}, {"xAdminKey": []}]

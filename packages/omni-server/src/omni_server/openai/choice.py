@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from omni_core.errors import StageError
 from omni_core.types import (
@@ -20,12 +19,10 @@ from omni_core.types import (
     TokenLogprob,
     ToolCallDelta,
 )
-from omni_server.offload import off_loop
+from omni_server.offload import QUICK_TOKENS, off_loop
 from omni_server.openai.logprobs import logprobs_object
 from omni_server.openai.reply import Json, audio_object, choice_object, tool_call_object
 
-_QUICK_TOKENS: Final = 100
-"""The log-probabilities of so many take a millisecond or two, with 20 others of each."""
 Remember = Callable[[str, str], int]
 """(audio id, transcript) -> Unix time at which both are forgotten."""
 
@@ -71,7 +68,7 @@ class Choice:
         expires_at = remember(audio_id, transcript) if self.sound else 0
         return await off_loop(
             partial(self._object, transcript, audio_id, audio_format, wants_logprobs, expires_at),
-            if_=bool(self.sound) or len(self.tokens) > _QUICK_TOKENS,
+            if_=bool(self.sound) or len(self.tokens) > QUICK_TOKENS,
         )
 
     def _object(

@@ -25,11 +25,12 @@ from omni_server.callers import client_key
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
 from omni_server.metrics import RequestTimer
+from omni_server.offload import LONG_BODY_BYTES, QUICK_TOKENS, off_loop
 from omni_server.openai.completions_call import CompletionsCall, parse_call
 from omni_server.openai.completions_reply import CompletionWriter, completion_object
 from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.interleave import interleaved
-from omni_server.openai.reply import Json, ReplyIds, usage_object, with_choice
+from omni_server.openai.reply import ReplyIds, usage_object, with_choice
 from omni_server.settings import MIB
 from omni_server.stream import EventStream, sse, while_connected
 
@@ -61,39 +62,54 @@ async def _answer(request: Request, context: ServerContext) -> Response:
         require_serving(context.pipeline)
         if call.stream:
             return EventStream(_frames(call, ids, context, timer), headers, timer.end)
-        reply = await while_connected(_collect(call, ids, context, timer), request.receive)
-        return JsonResponse(reply, headers=headers)
+        answer = _collect(call, ids, context, timer, headers)
+        return await while_connected(answer, request.receive)
 
     return await answered(request, context, ids.completion_id, serve)
 
 
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> CompletionsCall:
     settings = context.settings
-    return parse_call(
-        await read_body(
-            request,
-            min(settings.max_body_bytes, MAX_BODY_BYTES),
-            instead="send shorter prompts, or fewer of them in one request",
-        ),
+    body = await read_body(
+        request,
+        min(settings.max_body_bytes, MAX_BODY_BYTES),
+        instead="send shorter prompts, or fewer of them in one request",
+    )
+    parse = partial(
+        parse_call,
+        body,
         pipeline=context.pipeline,
         served_model_name=settings.served_model_name,
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
     )
+    return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
 
 
 async def _collect(
-    call: CompletionsCall, ids: ReplyIds, context: ServerContext, timer: RequestTimer
-) -> Json:
+    call: CompletionsCall,
+    ids: ReplyIds,
+    context: ServerContext,
+    timer: RequestTimer,
+    headers: Headers,
+) -> Response:
     """All completions as one object."""
     writers = _writers(call)
     async with aclosing(_heard(call, context.pipeline, timer)) as heard:
         async for index, events in heard:
             for event in events:
                 writers[index].hear(event)
+    return await off_loop(
+        partial(_reply, writers, ids, headers),
+        if_=sum(writer.n_logprobs for writer in writers) > QUICK_TOKENS,
+    )
+
+
+def _reply(writers: list[CompletionWriter], ids: ReplyIds, headers: Headers) -> Response:
     usage = usage_object(_usage(writers))
-    return {**completion_object(ids, [w.part() or {} for w in writers]), "usage": usage}
+    choices = [writer.part() or {} for writer in writers]
+    return JsonResponse({**completion_object(ids, choices), "usage": usage}, headers=headers)
 
 
 async def _frames(

@@ -49,7 +49,7 @@ class CompletionsCall:
 
     def param(self, index: int) -> str:
         """What the caller's body calls the prompt of a choice."""
-        return "prompt" if self.n_prompts == 1 else f"prompt[{index // self.n}]"
+        return _param(index // self.n, self.n_prompts)
 
     def echoed(self, index: int) -> str:
         """What stands before the text of a choice."""
@@ -108,15 +108,16 @@ def _params(asked: CompletionBody, pipeline: Pipeline) -> RequestParams:
 
 def _prompts(asked: CompletionBody, context_length: int) -> list[Prompt]:
     """The prompts of a body, each of which can be completed, and not too many of them."""
-    prompts, n = _listed(asked.prompt), asked.n or 1
-    if n * len(prompts) > MAX_COMPLETIONS:
+    count, n = _count(asked.prompt), asked.n or 1
+    if n * count > MAX_COMPLETIONS:
         raise RequestError(
-            f"{len(prompts)} prompts with {n} completions each; send at most {MAX_COMPLETIONS} of "
-            "all in one request.",
-            param="prompt" if len(prompts) > MAX_COMPLETIONS else "n",
+            f"{count} prompts with {n} completions each; send at most {MAX_COMPLETIONS} of all in "
+            "one request.",
+            param="prompt" if count > MAX_COMPLETIONS else "n",
         )
+    prompts = _listed(asked.prompt)
     for place, prompt in enumerate(prompts):
-        param = "prompt" if len(prompts) == 1 else f"prompt[{place}]"
+        param = _param(place, len(prompts))
         if not prompt:
             raise RequestError(f"'{param}' is empty; send what is to be completed.", param=param)
         if isinstance(prompt, tuple) and len(prompt) >= context_length:
@@ -126,6 +127,20 @@ def _prompts(asked: CompletionBody, context_length: int) -> list[Prompt]:
                 param=param,
             )
     return prompts
+
+
+def _param(place: int, n_prompts: int) -> str:
+    """What the caller's body calls one of its prompts."""
+    return "prompt" if n_prompts == 1 else f"prompt[{place}]"
+
+
+def _count(given: str | list[Any]) -> int:
+    """How many prompts there are, if they are well formed."""
+    match given:
+        case str() | [int(), *_]:
+            return 1
+        case _:
+            return len(given)
 
 
 def _listed(given: str | list[Any]) -> list[Prompt]:

@@ -75,6 +75,11 @@ class CompletionWriter:
             raise StageError("The pipeline ended a request without finishing it.")
         return self.ended
 
+    @property
+    def n_logprobs(self) -> int:
+        """Tokens whose log-probabilities the next part has."""
+        return len(self._tokens) if self.wants_logprobs else 0
+
     def hear(self, event: Event) -> None:
         """Take one event."""
         match event:

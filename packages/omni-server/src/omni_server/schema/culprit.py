@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-MOST_SEARCHED_BYTES = 1024 * 1024
+MOST_SEARCHED_BYTES = 64 * 1024
 """Of a body that is no JSON; finding the field at fault in a larger one would hold up others."""
 MAX_DEPTH = 100
 """Brackets within each other that everything which reads JSON can follow."""
-_DEEP_BYTES = 64 * 1024
 _SUSPECT = re.compile(rb"[:\[,]\s*-?(?:NaN|Infinity)\s*[,\]}]|\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*+)"?\s*(:?)|[\[{]|[\]}]', re.DOTALL)
@@ -45,7 +44,7 @@ def find_culprit(body: bytes | bytearray) -> Culprit | None:
 def find_deep(body: bytes | bytearray) -> Culprit | None:
     """The top-level field of a body that is nested too deep to read, if its start shows which."""
     name, depth = b"", 0
-    for token in _TOKEN.finditer(body, 0, _DEEP_BYTES):
+    for token in _TOKEN.finditer(body, 0, MOST_SEARCHED_BYTES):
         text = token[0]
         if text[:1] == b'"':
             name = token[1] if depth == 1 and token[2] else name
