@@ -85,6 +85,8 @@ class Talk:
     """When each chunk was."""
     lags: list[float] = field(default_factory=list)
     """Seconds until each ping was answered, which waits behind all sound before it."""
+    is_on: bool = True
+    """The microphone is."""
     counts: dict[str, int] = field(default_factory=dict)
     """Events so far, by their type."""
     _waiting: deque[str] = field(default_factory=deque)
@@ -124,8 +126,9 @@ class Talk:
     async def all_read(self) -> None:
         """Until the server has read all there is."""
         await self.ping()
-        while self._pings:
-            await asyncio.sleep(0.002)
+        async with asyncio.timeout(PATIENCE_S):
+            while self._pings:
+                await asyncio.sleep(0.002)
 
     async def listen(self) -> None:
         """Take what the server says, until the end."""
@@ -142,7 +145,7 @@ class Talk:
         """Send a chunk whenever one is due, of silence where nothing is said."""
         nothing = chunks_of(silence(self.chunk_ms / 1000), self.chunk_ms)[0]
         began = time.monotonic()
-        while True:
+        while self.is_on:
             due = began + len(self.sent) * self.chunk_ms / 1000
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             chunk = self._waiting.popleft() if self._waiting else nothing
@@ -298,6 +301,7 @@ async def _one_of_many(plan: Plan, number: int) -> dict[str, Any]:
                 spoken, next_turn = spoken + 1, next_turn + 3
             await talk.ping()
             await asyncio.sleep(PING_S)
+        talk.is_on = False
         await talk.all_read()
         noticed = talk.counts.get("input_audio_buffer.speech_stopped", 0)
         behind = [at - talk.sent[0] - i * plan.chunk_ms / 1000 for i, at in enumerate(talk.sent)]
