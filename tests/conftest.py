@@ -14,8 +14,8 @@ import pytest
 START_DEADLINE_S = 180.0
 READY = "Omni is ready on "
 
-collect_ignore = ["clients", "outsider"]
-"""Those for `nox -s clients`, and a project of its own, for `nox -s outsider`."""
+collect_ignore = ["clients", "outsider", "spoken"]
+"""What needs more than our packages; `nox -s` of these names runs it."""
 
 
 @pytest.fixture(scope="session")

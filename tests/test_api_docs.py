@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from omni_server.openai.transcriptions_call import FILE
 from omni_server.openapi import OPERATIONS
 from omni_server.schema import transcriptions
 from omni_server.schema.chat import AllowedTools, ChatBody, ChatMessage
+from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import ServerVad, TranscriptionForm
 
@@ -27,6 +29,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 API = (DOCS / "api.md").read_text()
 BODIES: dict[str, tuple[type, set[str]]] = {
     "Chat completions": (ChatBody, set()),
+    "Completions": (CompletionBody, set()),
     "Speech": (SpeechBody, set()),
     "Transcriptions and translations": (TranscriptionForm, {FILE}),
 }
@@ -59,6 +62,7 @@ def rows(title: str) -> dict[str, str]:
     return found
 
 
+@cache
 def components(kind: type) -> dict[str, Any]:
     """The JSON schemas of a body and of all that it holds."""
     return msgspec.json.schema_components([kind], ref_template="{name}")[1]

@@ -45,7 +45,7 @@ TORCH_MODULES = (
         "tensors.py",
         "steps/",
     ),
-    *("relay/cuda_", "testing/cards.py"),
+    *("relay/cuda_", "stage/tracer.py", "testing/cards.py"),
 )
 
 #: Distributions whose modules have another name.

@@ -1,25 +1,39 @@
 """One live server on a tiny checkpoint for all clients, as operators run it: behind an API key and
-a rate limit."""
+a rate limit. Some clients cannot ask for greedy replies, so that is the checkpoint's default."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from asked import KEY, MODEL, OTHER_KEY, RATE_LIMIT, REQUEST_DEADLINE_S
+from omni_qwen3.tiny import build
+
+
+@pytest.fixture(scope="session")
+def greedy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny checkpoint that says the same each time, and not for long."""
+    directory: Path = tmp_path_factory.mktemp("greedy")
+    build(str(directory), seed=0)
+    defaults = directory / "generation_config.json"
+    greedy = {"temperature": 0, "max_new_tokens": 64, "talker_temperature": 0}
+    defaults.write_text(json.dumps({**json.loads(defaults.read_text()), **greedy}))
+    return str(directory)
 
 
 @pytest.fixture(scope="session")
 def served(
-    live_server: Callable[..., AbstractContextManager[httpx.Client]], tiny_checkpoint: str
+    live_server: Callable[..., AbstractContextManager[httpx.Client]], greedy_checkpoint: str
 ) -> Iterator[str]:
     """The address of the server, without a path."""
     keys = ("--api-key", KEY, "--api-key", OTHER_KEY, "--rate-limit", str(RATE_LIMIT))
-    with live_server(tiny_checkpoint, "--served-model-name", MODEL, *keys) as http:
+    with live_server(greedy_checkpoint, "--served-model-name", MODEL, *keys) as http:
         yield str(http.base_url).rstrip("/")
 
 

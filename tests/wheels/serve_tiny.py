@@ -72,6 +72,13 @@ def post(url: str, body: dict[str, Any]) -> Any:
         return json.load(response)
 
 
+def check_page(url: str) -> None:
+    """The page at / and a file of it came with the wheel."""
+    for path in ("/", "/playground/main.js"):
+        with urllib.request.urlopen(url + path, timeout=WITHIN_S) as response:
+            assert response.read(), path
+
+
 def heard(reply: dict[str, Any]) -> tuple[str, float]:
     """Transcript and seconds of audio of a chat reply."""
     message = reply["choices"][0]["message"]
@@ -98,6 +105,7 @@ def main(tree: Path) -> None:
         ready_s = time.monotonic() - start_s
         with urllib.request.urlopen(f"{url}/health", timeout=WITHIN_S) as response:
             stages = json.load(response)["stages"]
+        check_page(url)
         text, audio_s = heard(post(f"{url}/v1/chat/completions", BODY))
         assert text, "no text came"
         assert audio_s > 0, "no audio came"

@@ -142,7 +142,7 @@ def test_a_ping_is_answered(process: StageProcess) -> None:
 
 
 def test_another_version_is_refused(process: StageProcess) -> None:
-    with pytest.raises(ProtocolError, match="speaks version 2, this process 5; install one"):
+    with pytest.raises(ProtocolError, match="speaks version 2, this process 6; install one"):
         process._build(setup(version=2))
 
 

@@ -228,6 +228,31 @@ def test_a_step_without_the_other_rank_says_why() -> None:
     assert isinstance(raised.value.__cause__, BrokenPipeError)
 
 
+def test_prefixes_are_forgotten_on_every_rank() -> None:
+    with two_ranks(feedback=False) as ranks:
+        leader = ranks.leader
+        for name in ("first", "found", "anew"):
+            if name == "anew":
+                leader.forget_prefixes()
+            leader.add(request(name, 40, max_tokens=1))
+            while leader.runnable():
+                leader.step()
+    mine, others = ranks.logs
+    assert mine == others
+    firsts: dict[str, int] = {}
+    for name, start, _ in (row for batch in mine for row in batch):
+        firsts.setdefault(name, start)
+    assert (firsts["first"], firsts["anew"]) == (0, 0)
+    assert firsts["found"] > 0
+
+
+def test_prefixes_are_not_forgotten_under_requests() -> None:
+    engine = engine_of(Recorder(feedback=False))
+    engine.add(request("a", 40, max_tokens=1))
+    with pytest.raises(ValueError, match="while there are requests"):
+        engine.forget_prefixes()
+
+
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
     """Left as it was."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -20,21 +21,22 @@ from omni_core.errors import (
     RequestError,
     StageError,
 )
-from omni_core.messages import NewWeights, ToStage, WeightsReply
+from omni_core.messages import NewWeights, StageDoc, ToStage, WeightsReply
 from omni_core.pipeline import Pipeline
-from omni_core.specs import Ref, StageConfig
+from omni_core.specs import Ref, StageConfig, WeightsKind
+from omni_core.stage.wishes import Answer, Wishes
 from omni_core.testing import echo
 from omni_core.types import Message, Request, TextDelta, TextPart
 
 STAGES = [StageConfig(name=name, factory=Ref("m:f")) for name in ("ear", "mouth")]
 BAD = ErrorInfo(kind="ConfigError", message="it does not fit")
-Answer = Callable[[str, NewWeights], ErrorInfo | None]
+Says = Callable[[str, NewWeights], ErrorInfo | None]
 
 
 class World:
     """Everything around an update: processes that answer as a function says, and requests."""
 
-    def __init__(self, answer: Answer, *, silent: tuple[str, ...] = ()) -> None:
+    def __init__(self, answer: Says, *, silent: tuple[str, ...] = ()) -> None:
         self.fleet = Fleet(STAGES)
         for replica in self.fleet.replicas:
             replica.state = "ready"
@@ -82,7 +84,7 @@ def good(process: str, message: NewWeights) -> None:
     return None
 
 
-def fails(where: str, path: str, *, load: bool = True) -> Answer:
+def fails(where: str, path: str, *, load: bool = True) -> Says:
     def answer(process: str, message: NewWeights) -> ErrorInfo | None:
         asked = (process, message.model_path, message.load)
         return BAD if asked == (where, path, load) else None
@@ -164,6 +166,46 @@ async def test_one_update_at_a_time_and_none_without_all_processes() -> None:
     world.fleet.replicas[1].state = "starting"
     with pytest.raises(NotReadyError, match="mouth"):
         await world.run()
+
+
+# -- in a process
+
+
+class Noted:
+    """A `WeightLoader` that writes down its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def check(self, model_path: str) -> None:
+        self.calls.append(f"check {model_path}")
+
+    def load(self, model_path: str) -> None:
+        self.calls.append(f"load {model_path}")
+
+
+@pytest.mark.parametrize(
+    ("weights", "hands_over", "refused"),
+    [("none", False, False), ("loads", True, False), ("loads", False, True), ("fixed", True, True)],
+)
+def test_a_stage_says_what_it_can_do(weights: WeightsKind, hands_over: bool, refused: bool) -> None:
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    wishes, loader = Wishes(answers.put), Noted()
+    doc = StageDoc(
+        name="mouth", factory="m:f", process="p", device="cpu", dtype="float32", weights=weights
+    )
+    wishes.begin([doc])
+    if hands_over:
+        wishes.keep_loader("mouth", loader)
+    for load in (False, True):
+        wishes.grant("p", NewWeights(query_id=3, model_path="new", load=load))
+        reply = answers.get(timeout=10)
+        assert isinstance(reply, WeightsReply)
+        assert (reply.query_id, reply.process) == (3, "p")
+        assert (reply.error is not None) == refused
+        if reply.error is not None:
+            assert "'mouth' (engine torch) cannot load new weights" in reply.error.message
+    assert loader.calls == (["check new", "load new"] if hands_over and not refused else [])
 
 
 # -- real processes

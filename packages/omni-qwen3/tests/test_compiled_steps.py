@@ -24,25 +24,34 @@ from omni_core.steps.base import Spec
 from omni_core.steps.compiled import Library
 from omni_core.steps.maker import LibraryMaker
 from omni_core.types import RequestParams
-from omni_qwen3 import talker, thinker
+from omni_qwen3 import talker, thinker, tiny
 from omni_qwen3.code2wav import stage
 from omni_qwen3.code2wav.model import load_model
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder
 from omni_qwen3.config import load_config
 from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.pipeline import SPEECH_COLOCATED
+from omni_qwen3.renew import PartsLoader
 from omni_qwen3.weights import Checkpoint, open_weights
 
 PREFIX = "talker.code_predictor."
 
 
 def predictor(directory: str, bank: StepBank) -> CodePredictor:
+    return loaded(directory, bank)[0]
+
+
+def loaded(directory: str, bank: StepBank) -> tuple[CodePredictor, PartsLoader]:
+    """The predictor, and what brings other weights into it."""
     talker = load_config(directory).require_talker()
     with Checkpoint(directory) as checkpoint:
         weights = open_weights(
             checkpoint, [PREFIX], device="cpu", dtype="float32", report=lambda text: None
         )
-        return CodePredictor(weights, PREFIX, talker.predictor, talker.code_groups, bank)
+        made = CodePredictor(weights, PREFIX, talker.predictor, talker.code_groups, bank)
+    return made, PartsLoader(
+        parts=weights.parts, prefixes=(PREFIX,), device="cpu", dtype="float32", after=lambda: None
+    )
 
 
 @pytest.mark.matrix
@@ -63,8 +72,15 @@ def test_compiled_steps_draw_the_same_codes(tiny_checkpoint: str, tmp_path: Path
     assert stats["steps_compiled_here"] == stats["steps_swapped"] == 2
     assert stats["step_calls_compiled"] == 4 * 2 * 16
     again = StepBank(maker=LibraryMaker(Libraries(tmp_path)), waits=True)
-    predictor(tiny_checkpoint, again)
+    compiled, loader = loaded(tiny_checkpoint, again)
     assert (again.stats()["steps_swapped"], again.stats()["steps_compiled_here"]) == (2, 0)
+
+    tiny.build(str(tmp_path / "other"), seed=1)
+    loader.load(str(tmp_path / "other"))
+    wanted = predictor(str(tmp_path / "other"), StepBank.eager())(hidden, first, embedding, None)
+    assert torch.equal(compiled(hidden, first, embedding, None).codes, wanted.codes)
+    assert not torch.equal(eager(hidden, first, embedding, None).codes, wanted.codes)
+    assert again.stats()["step_calls_compiled"] == 16
 
 
 class Instant(LibraryMaker):

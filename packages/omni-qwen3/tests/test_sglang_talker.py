@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,10 @@ import torch
 from omni_core.engine.base import Engine
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.scheduler.base import Work
-from omni_core.specs import StageConfig, StageContext
+from omni_core.specs import StageConfig, StageContext, WeightLoader
 from omni_core.steps import StepBank
 from omni_core.types import IntArray, RequestParams, SamplingParams
-from omni_qwen3 import talker
+from omni_qwen3 import talker, tiny
 from omni_qwen3.defaults import talker_defaults
 from omni_qwen3.talker_stage import TalkerStage
 
@@ -63,12 +65,21 @@ def torch_runner(tiny_checkpoint: str) -> talker.TalkerRunner:
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_checkpoint: str, torch_runner: talker.TalkerRunner) -> Iterator[Engine]:
+def weights() -> list[WeightLoader]:
+    """What the engine's stage hands over when it is built."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def engine(
+    tiny_checkpoint: str, torch_runner: talker.TalkerRunner, weights: list[WeightLoader]
+) -> Iterator[Engine]:
     """There can be one in a process: prompts in chunks, and memory for a few requests at once."""
     kv = torch_runner.kv
     page_bytes = 2 * kv.layers * 16 * kv.kv_heads * kv.head_dim * 4
     options = {"prefill_chunk": "16", "kv_budget_bytes": str(KV_PAGES * page_bytes)}
-    built = talker.engine_for(context(tiny_checkpoint, "sglang", **options), StepBank.eager())
+    ctx = replace(context(tiny_checkpoint, "sglang", **options), loads=weights.append)
+    built = talker.engine_for(ctx, StepBank.eager())
     with built.session():
         yield built
 
@@ -146,11 +157,46 @@ def test_codes_are_those_of_the_torch_engine(
     assert after.cut_prompts > before.cut_prompts
     assert after.running == after.waiting == after.kv_pages_used == 0
     with torch.inference_mode():
-        early = Conversation(TorchEngine(torch_runner), stage, width, temperature)
-        for number in range(len(PROMPTS)):
-            for text in range(3):
-                early.say(number, text)
-            early.say(number, None)
-        early.step()
-    for codes, expected in zip(late.codes(), early.codes(), strict=True):
-        np.testing.assert_array_equal(codes, expected)
+        expected = at_once(TorchEngine(torch_runner), stage, width, temperature)
+    for codes, those in zip(late.codes(), expected, strict=True):
+        np.testing.assert_array_equal(codes, those)
+
+
+def at_once(
+    engine: Engine, stage: TalkerStage, width: int, temperature: float = 0.0
+) -> list[IntArray]:
+    """Codes of all prompts whose text is there from the start."""
+    talk = Conversation(engine, stage, width, temperature)
+    for number in range(len(PROMPTS)):
+        for text in range(3):
+            talk.say(number, text)
+        talk.say(number, None)
+    talk.step()
+    return talk.codes()
+
+
+def test_codes_are_those_of_new_weights(
+    engine: Engine,
+    weights: list[WeightLoader],
+    torch_runner: talker.TalkerRunner,
+    tiny_checkpoint: str,
+    tmp_path: Path,
+) -> None:
+    stage = TalkerStage(torch_runner.config, talker_defaults(tiny_checkpoint))
+    width = torch_runner.config.thinker_hidden_size
+    other = str(tmp_path / "other")
+    tiny.build(other, seed=1)
+    [loader] = weights
+    old = at_once(engine, stage, width)
+    loader.check(other)
+    loader.load(other)
+    try:
+        with torch.inference_mode():
+            runner = talker.load_runner(context(other, "torch"))
+            expected = at_once(TorchEngine(runner), stage, width)
+        new = at_once(engine, stage, width)
+        assert all(map(np.array_equal, new, expected))
+        assert not all(map(np.array_equal, new, old))
+    finally:
+        loader.load(tiny_checkpoint)
+    assert all(map(np.array_equal, at_once(engine, stage, width), old))

@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from omni_core.engine.common.active import ActiveSequence
 from omni_core.engine.grammar import Grammars
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import ContextLengthError, RequestError
-from omni_core.specs import StageConfig, StageContext
+from omni_core.specs import StageConfig, StageContext, WeightLoader
 from omni_core.types import Grammar, RequestParams, SamplingParams
-from omni_qwen3 import thinker
+from omni_qwen3 import thinker, tiny
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.rowkeys import row_keys
@@ -71,6 +72,8 @@ class Both:
     sglang: Engine
     torch: thinker.ThinkerRunner
     config: OmniConfig
+    weights: list[WeightLoader]
+    """What loads others; of a split model nothing does."""
 
     def alone(self, request: EngineRequest) -> list[StepOutput]:
         """What the torch engine makes of a request by itself."""
@@ -79,10 +82,11 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(tiny_checkpoint: str, ranks: int) -> Both:
-    ctx = context(tiny_checkpoint, "sglang", ranks)
+    weights: list[WeightLoader] = []
+    ctx = replace(context(tiny_checkpoint, "sglang", ranks), loads=weights.append)
     engine = build_sglang_engine(ctx, thinker.load_sglang_model(ctx))
     runner = thinker.load_runner(context(tiny_checkpoint, "torch"))
-    return Both(engine, runner, load_config(tiny_checkpoint))
+    return Both(engine, runner, load_config(tiny_checkpoint), weights)
 
 
 def run(engine: Engine, requests: Iterable[EngineRequest]) -> dict[str, list[StepOutput]]:
@@ -312,3 +316,28 @@ def test_an_id_is_used_once_at_a_time(both: Both) -> None:
         both.sglang.add(request("r", text(1, 20)))
     both.sglang.abort("r")
     assert not both.sglang.runnable()
+
+
+def test_new_weights_are_what_replies_are_made_of(
+    both: Both, tiny_checkpoint: str, tmp_path: Path, ranks: int
+) -> None:
+    if ranks > 1:
+        assert both.weights == []
+        return
+    [weights] = both.weights
+    other = str(tmp_path / "other")
+    tiny.build(other, seed=1)
+    prepared = text(5, 40)
+    old = tokens(run(both.sglang, [request("old", prepared)])["old"])
+    weights.check(other)
+    weights.load(other)
+    try:
+        runner = thinker.load_runner(context(other, "torch"))
+        expected = run(TorchEngine(runner), [request("new", prepared)])["new"]
+        outputs = run(both.sglang, [request("new", prepared)])["new"]
+        assert tokens(outputs) == tokens(expected) != old
+        assert outputs[0].cached_tokens == 0
+        assert run(both.sglang, [request("again", prepared)])["again"][0].cached_tokens > 0
+    finally:
+        weights.load(tiny_checkpoint)
+    assert tokens(run(both.sglang, [request("back", prepared)])["back"]) == old

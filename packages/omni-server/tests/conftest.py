@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from omni_core.coordinator.aborts import Silent
-from omni_core.errors import OmniError
+from omni_core.errors import ConflictError, OmniError
 from omni_core.pipeline import (
     AdmissionLimits,
     Edge,
@@ -24,6 +24,7 @@ from omni_core.pipeline import (
     Pipeline,
     StageHealth,
     StagePlace,
+    Traced,
 )
 from omni_core.relay.transport import Transport
 from omni_core.specs import ModelInfo, Transcription, TranscriptionTask
@@ -103,6 +104,7 @@ class FakePipeline(Pipeline):
         self.model_path = "/nowhere"
         self.updates: list[tuple[str, Any]] = []
         self.update_fails: OmniError | None = None
+        self.traces: list[tuple[Any, ...]] = []
         self.running = 0
         self.closed = asyncio.Event()
         self.stage_state: Any = "ready"
@@ -148,6 +150,19 @@ class FakePipeline(Pipeline):
         if self.update_fails is not None:
             raise self.update_fails
         self.updates.append((model_path, how))
+
+    async def start_trace(
+        self, directory: str, *, seconds: float = 5.0, stages: Collection[str] = ()
+    ) -> dict[str, Traced]:
+        self.traces.append((directory, seconds, stages))
+        silent = Traced(stages=("voice",), reason="no torch")
+        return {"talker": Traced(stages=("thinker",), file="t.json.gz"), "voice": silent}
+
+    async def stop_trace(self) -> dict[str, Traced]:
+        if not self.traces:
+            raise ConflictError("nothing was recorded; start first")
+        found = Traced(stages=("thinker",), file="t.json.gz", threads={"stage-thinker": 7})
+        return {"talker": found}
 
     def set_log_level(self, level: str) -> None:
         self.log_levels.append(level)

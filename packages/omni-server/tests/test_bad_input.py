@@ -131,6 +131,7 @@ CASES = [
     ({"verbosity": "high"}, "verbosity", "supported"),
     ({"reasoning_effort": "high"}, "reasoning_effort", "supported"),
     ({"web_search_options": {}}, "web_search_options", "supported"),
+    ({"moderation": {"model": "omni-moderation-latest"}}, "moderation", "supported"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}},
      "stream_options.include_obfuscation", "supported"),
     ({"metadata": {"a": 1}}, "metadata[...]", "string"),

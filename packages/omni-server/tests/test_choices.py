@@ -177,7 +177,9 @@ HARMLESS: list[dict[str, Any]] = [
     {"metadata": {"a": "b"}}, {"store": False}, {"service_tier": "auto"},
     {"service_tier": "default"},
     {"prediction": {"type": "content", "content": "Hi"}}, {"prompt_cache_key": "k"},
-    {"prompt_cache_retention": "24h"}, {"verbosity": "medium"}, {"reasoning_effort": "none"},
+    {"prompt_cache_retention": "24h"},
+    {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}},
+    {"verbosity": "medium"}, {"reasoning_effort": "none"},
     {"parallel_tool_calls": True}, {"tool_choice": "none"}, {"tools": []}, {"functions": []},
     {"n": 1}, {"response_format": {"type": "text"}}, {"stream_options": None},
 ]  # fmt: skip

@@ -131,7 +131,7 @@ UNKNOWN = {
             name: ({name: {"smell": 1}}, name)
             for name in (
                 "functions", "function_call", "reasoning_effort", "service_tier", "verbosity",
-                "web_search_options", "mm_processor_kwargs",
+                "web_search_options", "moderation", "mm_processor_kwargs",
             )
         },
     },
@@ -234,6 +234,8 @@ OF_A_FORM: dict[str, tuple[str, ...]] = {
     "timestamp_granularities": ("smell", "word"),
     "include": ("smell",),
     "chunking_strategy": ("smell", '{"type": "smell"}', "{", "[]"),
+    "languages": ("en",),
+    "keywords": ("Omni",),
     "known_speaker_names": ("Ann",),
     "known_speaker_references": ("data:audio/wav;base64,AAAA",),
     "max_tokens": (*NO_NUMBER, "0", "-1", "1.5"),

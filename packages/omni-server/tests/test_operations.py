@@ -80,7 +80,7 @@ def checked_error(response, status, code):
         ({**bearer("nobody"), "x-api-key": "user-key"}, "invalid_api_key"),
     ],
 )
-async def test_without_a_good_key_nothing_but_probes_is_answered(shortcut, kit, headers, code):
+async def test_without_a_good_key_only_probes_and_voices_are_answered(shortcut, kit, headers, code):
     live = shortcut(api_keys=KEYS)
     for method, path in (
         *(("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/version")),
@@ -93,7 +93,7 @@ async def test_without_a_good_key_nothing_but_probes_is_answered(shortcut, kit, 
         assert ("invalid_token" in challenge) == (code == "invalid_api_key")
         assert "user-k" not in response.text.lower()
     assert not live.pipeline.requests
-    for path in ("/live", "/health", "/ready", "/metrics"):
+    for path in ("/live", "/health", "/ready", "/metrics", "/v1/audio/voices"):
         assert (await live.http.get(path, headers=headers)).status_code == 200
     metrics = (await live.http.get("/metrics")).text
     assert f'omni_requests_refused_total{{reason="{code}"}} 6.0' in metrics
@@ -371,6 +371,45 @@ async def test_what_became_of_updates_is_counted(operator):
     told = (await operator.http.get("/metrics")).text
     for outcome in ("loaded", "refused", "failed"):
         assert f'omni_weight_updates_total{{outcome="{outcome}"}} 1.0' in told
+
+
+async def test_the_profiler_is_started_and_stopped_where_the_operator_lets_it_write(
+    shortcut, tmp_path
+):
+    live = shortcut(admin_keys=ADMIN, profile_dir=tmp_path)
+    live.http.headers.update(bearer("root-key"))
+    checked_error(await live.http.post("/admin/profiler/stop"), 409, "conflict")
+    body = {"stages": ["thinker"], "seconds": 60}
+    started = await live.http.post("/admin/profiler/start", json=body)
+    assert started.json() == {
+        "seconds": 60.0,
+        "processes": {
+            "talker": {"stages": ["thinker"], "file": "t.json.gz", "threads": {}, "reason": None},
+            "voice": {"stages": ["voice"], "file": None, "threads": {}, "reason": "no torch"},
+        },
+    }
+    assert live.pipeline.traces == [(str(tmp_path), 60.0, ("thinker",))]
+    stopped = (await live.http.post("/admin/profiler/stop")).json()["processes"]
+    assert stopped["talker"]["threads"] == {"stage-thinker": 7}
+    assert (await live.http.post("/admin/profiler/start", json={})).status_code == 200
+    assert live.pipeline.traces[1] == (str(tmp_path), 5.0, ("thinker", "voice"))
+    for wrong, param in (
+        ({"stages": ["nobody"]}, "stages"),
+        ({"stages": "voice"}, "stages"),
+        ({"stages": ["voice"] * 65}, "stages"),
+        ({"seconds": 61}, "seconds"),
+        ({"seconds": 0}, "seconds"),
+    ):
+        response = await live.http.post("/admin/profiler/start", json=wrong)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_without_a_directory_there_is_no_profiler(shortcut):
+    live = shortcut(admin_keys=ADMIN)
+    live.http.headers.update(bearer("root-key"))
+    response = await live.http.post("/admin/profiler/start", json={})
+    assert "--profile-dir" in checked_error(response, 400, "unsupported_profiler")["message"]
+    assert live.pipeline.traces == []
 
 
 # -- rates

@@ -408,12 +408,15 @@ def test_a_second_interrupt_kills(echo_environment):
         server.leaves_nothing()
 
 
-def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
+def test_keys_reach_neither_stages_nor_logs_and_what_operators_may(echo_environment, tmp_path):
     environment, checkpoint = echo_environment
     access, keys = tmp_path / "access.log", tmp_path / "admin.keys"
     keys.write_text("root-key\n")
     keys.chmod(0o600)
     options = ["--access-log", str(access), "--admin-key-file", str(keys), "--rate-limit", "2"]
+    options += ["--weights-dir", str(tmp_path / "more"), "--profile-dir", str(tmp_path)]
+    echo.write_checkpoint(tmp_path / "more" / "step-2")
+    (tmp_path / "more" / "step-2" / "weights.json").write_text('{"word": "!"}')
     with ServeProcess({**environment, "OMNI_API_KEYS": "user-key"}, checkpoint, *options) as server:
         assert server.chat("one").status_code == 401
         server.http.headers["authorization"] = "Bearer user-key"
@@ -432,13 +435,18 @@ def test_keys_reach_neither_stages_nor_logs(echo_environment, tmp_path):
         pids = {stage["pid"] for stage in info["health"]["stages"].values()}
         for pid in pids:
             assert b"user-key" not in Path(f"/proc/{pid}/environ").read_bytes()
+        loaded = server.http.post("/admin/weights", json={"path": "step-2", "revision": "r2"})
+        assert (loaded.json()["checkpoint"], loaded.json()["revision"]) == ("step-2", "r2")
+        assert server.chat("one").json()["choices"][0]["message"]["content"] == "one! "
+        no_torch = server.http.post("/admin/profiler/start", json={"stages": ["voice"]})
+        assert "voice: no stage of it uses torch" in no_torch.json()["error"]["message"]
         assert server.stop(signal.SIGTERM) == 0
         said = server.process.stdout.read()
     assert "logging from INFO on" in said
     logged = access.read_text()
     assert not re.search("user-key|root-key", said + logged)
     statuses = [json.loads(line)["status"] for line in logged.splitlines()]
-    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200, 200]
+    assert statuses == [200, 401, 200, 200, 429, 403, 200, 200, 200, 200, 200, 400]
 
 
 def test_small_pieces_are_sent_at_once():

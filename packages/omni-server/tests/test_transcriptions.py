@@ -469,6 +469,8 @@ async def test_a_bad_upload_costs_one_400(local: Any, upload: bytes) -> None:
             "invalid_value",
         ),
         ({"known_speaker_names[]": "Ann"}, "known_speaker_names", "unsupported_parameter"),
+        ({"languages[]": ["en", "de"]}, "languages", "unsupported_parameter"),
+        ({"keywords[]": "Omni"}, "keywords", "unsupported_parameter"),
         ({"language": ["en", "de"]}, "language", "invalid_value"),
         ({"prompt[]": "x"}, None, None),
         ({"unheard_of": "x"}, None, None),

@@ -266,6 +266,41 @@ class WeightsReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorInfo | None = None
 
 
+class StartTrace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Record what torch does in the process, for so long or until `StopTrace`; answered with
+    `TraceStarted` at once and with `TraceEnded` once the file is written."""
+
+    query_id: int
+    directory: str
+    stamp: str
+    """Makes names of files differ from those of other recordings."""
+    seconds: float
+
+
+class StopTrace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End the recording now."""
+
+
+class TraceStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The process records, or cannot."""
+
+    query_id: int
+    process: str
+    file: str = ""
+    """Written when it ends."""
+    error: ErrorInfo | None = None
+
+
+class TraceEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The recording is over."""
+
+    process: str
+    threads: dict[str, int] = {}
+    """{name: number of the thread in the file}."""
+    error: ErrorInfo | None = None
+    """Why there is no file."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Leave after freeing everything."""
 
@@ -284,6 +319,8 @@ ToStage: TypeAlias = (
     | Profile
     | LogLevel
     | NewWeights
+    | StartTrace
+    | StopTrace
     | Shutdown
 )
 ToCoordinator: TypeAlias = (
@@ -298,6 +335,8 @@ ToCoordinator: TypeAlias = (
     | StatsReply
     | ProfileReply
     | WeightsReply
+    | TraceStarted
+    | TraceEnded
     | Crash
 )
 AnyMessage: TypeAlias = ToStage | ToCoordinator

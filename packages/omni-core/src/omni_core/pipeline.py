@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.manifest import Manifest, StagePlace, manifest
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
+from omni_core.coordinator.traces import Traced
 from omni_core.coordinator.updates import Running
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import ConfigError, NotReadyError, OmniError, RequestError
@@ -59,6 +60,7 @@ __all__ = [
     "Running",
     "StageHealth",
     "StagePlace",
+    "Traced",
 ]
 
 log = logging.getLogger("omni.pipeline")
@@ -306,6 +308,17 @@ class Pipeline:
         """{process: {"thread;outermost;...;innermost": how often it was seen}}: the Python stacks
         of the processes in which a stage runs, looked at for so long."""
         return await self._running().profile(stage, seconds)
+
+    async def start_trace(
+        self, directory: str, *, seconds: float = 5.0, stages: Collection[str] = ()
+    ) -> dict[str, Traced]:
+        """Record what torch does in the processes of these stages, or of all; see `Traces.start`.
+        It ends by itself after so many seconds."""
+        return await self._running().traces.start(directory, seconds, stages or self.stages)
+
+    async def stop_trace(self) -> dict[str, Traced]:
+        """End the recording; {process: its file, which is written now}, see `Traces.stop`."""
+        return await self._running().traces.stop()
 
     def _running(self) -> Runtime:
         if self._runtime is None:

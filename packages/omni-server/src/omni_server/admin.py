@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from omni_core.errors import RequestError
-from omni_server import weights
+from omni_server import profiler, weights
 from omni_server.body import read_body
 from omni_server.context import ServerContext
 from omni_server.errors import JsonResponse
@@ -45,6 +45,7 @@ def router(context: ServerContext) -> APIRouter:
     _add_door(routes, context)
     _add_insight(routes, context)
     weights.add_routes(routes, context)
+    profiler.add_routes(routes, context)
     return routes
 
 

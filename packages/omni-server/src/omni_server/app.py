@@ -22,6 +22,7 @@ from omni_server.door import Doorkeeper
 from omni_server.guard import Guard
 from omni_server.openai import chat, completions, models, requests, speech, transcriptions, voices
 from omni_server.openapi import DocumentedApi
+from omni_server.playground import page
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.realtime import socket
 from omni_server.settings import Settings
@@ -95,6 +96,8 @@ def api(context: ServerContext) -> FastAPI:
         *(speech, voices, transcriptions, requests, socket),
     ):
         app.include_router(part.router(context))
+    if context.settings.playground:
+        app.include_router(page.router())
     if context.settings.admin_keys:
         app.include_router(admin.router(context))
     errors.install(app)

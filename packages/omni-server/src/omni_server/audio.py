@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 
-from omni_core.media.encode import AUDIO_MEDIA_TYPES, encode_audio, pcm16
+from omni_core.media.encode import AUDIO_MEDIA_TYPES, pcm16
 from omni_core.types import FloatArray
 
 FORMATS = tuple(AUDIO_MEDIA_TYPES)
@@ -16,11 +16,6 @@ QUICK_SAMPLES = 48_000
 """So many become pcm16 and its base64 in a third of a millisecond; the way to a thread and back
 takes as long as a third of them."""
 _GROUP_BYTES = 3
-
-
-def to_base64(samples: FloatArray, sample_rate: int, audio_format: str) -> str:
-    """Samples as a base64 file of one of `FORMATS`."""
-    return base64.b64encode(encode_audio(samples, sample_rate, audio_format)).decode("ascii")
 
 
 class Base64Pieces:

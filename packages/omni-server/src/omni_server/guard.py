@@ -1,4 +1,4 @@
-"""Who may ask what: API keys before every route but the probes, the admin key before /admin/.
+"""Who may ask what: API keys before the API but probes and voices, the admin key before /admin/.
 
 Knows paths and keys. A WebSocket without a key is refused before it opens.
 """
@@ -14,10 +14,13 @@ from omni_core.errors import OmniError
 from omni_server.errors import deny, error_response
 from omni_server.keys import ForbiddenError, UnauthorizedError, presented_key
 from omni_server.metrics import Metrics
+from omni_server.playground.page import is_page
 from omni_server.settings import Settings
 
 PROBES: Final = frozenset({"/live", "/health", "/ready"})
 """Open to everybody: what asks them has no keys."""
+VOICES: Final = "/v1/audio/voices"
+"""Open, too: names, and Open WebUI asks for them without the key it has."""
 ADMIN: Final = "/admin/"
 
 
@@ -59,7 +62,10 @@ class Guard:
             raise _unauthorized(key, "an API key")
 
     def _is_open(self, path: str) -> bool:
-        return path in PROBES or (path == "/metrics" and self._settings.metrics_are_open)
+        if path == "/metrics":
+            return self._settings.metrics_are_open
+        is_file = self._settings.playground and is_page(path)
+        return is_file or path == VOICES or path in PROBES
 
 
 def _unauthorized(key: str | None, what: str) -> UnauthorizedError:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+LONG_BODY_BYTES: Final = 16 * 1024
+"""What is made of a shorter body takes two milliseconds at most, however many messages it has."""
 
 
 async def off_loop(work: Callable[[], T], *, if_: bool) -> T:

@@ -24,6 +24,7 @@ from omni_server.openai.messages import ROLES
 from omni_server.openai.speech_call import STREAM_FORMATS
 from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
+from omni_server.profiler import ProfilerBody
 from omni_server.schema import answers, operations, transcriptions
 from omni_server.schema.chat import (
     AudioOptions,
@@ -125,6 +126,10 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/admin/weights"): Operation(
         body=(JSON, WeightsBody), answers={JSON: operations.WeightsLoaded}
     ),
+    ("post", "/admin/profiler/start"): Operation(
+        body=(JSON, ProfilerBody), answers={JSON: operations.Recordings}
+    ),
+    ("post", "/admin/profiler/stop"): Operation(answers={JSON: operations.Recordings}),
 }
 """Every route of the server."""
 
@@ -178,7 +183,8 @@ class _Schemas:
             kinds, ref_template=_SCHEMAS + "{name}"
         )
         self._places = dict(zip(kinds, places, strict=True))
-        for body in (ChatBody, SpeechBody):  # by itself, decoding knows of no stage what it takes
+        # By itself, decoding knows of no stage what it takes.
+        for body in (ChatBody, CompletionBody, SpeechBody):
             stages = self.components[body.__name__]["properties"]["stage_params"]["anyOf"][0]
             stages["additionalProperties"] = {
                 "anyOf": [self.of(SamplingFields), {"type": "null"}],
@@ -200,6 +206,7 @@ def _name_words(components: Json, served_model_name: str) -> None:
     served, roles = (served_model_name,), (*ROLES, "tool")
     words: Mapping[tuple[type, str], Iterable[str]] = {
         (ChatBody, "model"): served,
+        (CompletionBody, "model"): served,
         (SpeechBody, "model"): served,
         (TranscriptionForm, "model"): served,
         (ChatMessage, "role"): roles,

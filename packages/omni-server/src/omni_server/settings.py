@@ -48,8 +48,12 @@ class Settings:
     """Realtime sessions at once; each may hold some 100 MB of a conversation."""
     weights_dirs: tuple[Path, ...] = ()
     """Where operators may load new weights from, besides the directory of the served model."""
+    profile_dir: Path | None = None
+    """Where recordings of torch's profiler are written; None for no recordings."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
+    playground: bool = True
+    """Whether there is a page to talk with the model, at /."""
 
 
 def media_limits(entry_options: Mapping[str, Any]) -> MediaLimits:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, get_args
@@ -43,13 +42,11 @@ class LoudIsSpeech:
         return float(np.abs(window).mean() > 0.05)
 
 
-class Inline(Executor):
+class Inline:
     """Runs what it is given at once."""
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
+    async def run(self, work: Callable[[], Any]) -> Any:
+        return work()
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from omni_server.realtime.heard import heard_text
 from omni_server.realtime.listener import Listener, TurnBegan, TurnEnded
 from omni_server.realtime.outbox import Outbox
 from omni_server.realtime.settings import SessionSettings, TurnDetection
+from omni_server.realtime.together import Together
 from omni_server.realtime.turns import SpeechStarted, SpeechStopped, TurnDetector
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "realtime.md"
@@ -104,6 +107,29 @@ async def test_an_outbox_is_bounded_and_keeps_its_order() -> None:
     assert outbox.overflowed.is_set()
 
 
+async def test_work_of_many_goes_to_a_thread_together() -> None:
+    threads = Together("test")
+    order: list[int] = []
+    free = threading.Event()
+
+    def work(number: int) -> int:
+        free.wait(5)
+        order.append(number)
+        return 10 // number
+
+    asked = [asyncio.create_task(threads.run(partial(work, number))) for number in (5, 2, 0, 1)]
+    await asyncio.sleep(0)
+    asked[1].cancel()
+    free.set()
+    done = await asyncio.gather(*asked, return_exceptions=True)
+    assert order == [5, 2, 0, 1]
+    assert (done[0], done[3]) == (2, 10)
+    assert isinstance(done[1], asyncio.CancelledError)
+    assert isinstance(done[2], ZeroDivisionError)
+    assert await threads.run(lambda: "again") == "again"
+    threads.close()
+
+
 def test_silence_noise_and_tones_are_no_speech() -> None:
     pytest.importorskip("onnxruntime", reason="the realtime extra is not installed")
     assert vad.missing() is None
@@ -127,11 +153,12 @@ async def test_a_voice_is_found_where_it_is() -> None:
     voice = say_vowels("aeiou", 24_000)
     parts = (np.zeros(12_000), voice, np.zeros(24_000))
     data = pcm16(np.concatenate(parts).astype(np.float32))
-    with ThreadPoolExecutor(1) as executor:
-        listener = Listener(AudioFormat("audio/pcm", 24_000), vad.SileroModel(), executor, 60.0)
-        listener.detect(TurnDetection())
-        pieces = (data[start : start + 960] for start in range(0, len(data), 960))
-        began, ended = [one for piece in pieces async for one in listener.push(piece)]
+    threads = Together("test")
+    listener = Listener(AudioFormat("audio/pcm", 24_000), vad.SileroModel(), threads, 60.0)
+    listener.detect(TurnDetection())
+    pieces = (data[start : start + 960] for start in range(0, len(data), 960))
+    began, ended = [one for piece in pieces async for one in listener.push(piece)]
+    threads.close()
     assert isinstance(began, TurnBegan)
     assert isinstance(ended, TurnEnded)
     assert began.start_ms == pytest.approx(500 - 300, abs=100)

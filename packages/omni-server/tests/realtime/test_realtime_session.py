@@ -84,6 +84,13 @@ async def test_a_response_may_have_settings_of_its_own(desk):
     assert desk.session.settings.instructions == "Mine."
 
 
+async def test_the_timeline_comes_where_it_is_asked_for(desk):
+    await desk.write()
+    assert "timeline" not in await desk.ask()
+    done = await desk.ask(include_timeline=True)
+    assert [span["stage"] for span in done["timeline"]] == ["thinker", "voice"]
+
+
 async def test_a_response_outside_of_the_conversation_leaves_it_alone(desk):
     await desk.write("Hi")
     item_id = await desk.write("Something else")

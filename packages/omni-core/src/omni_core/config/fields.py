@@ -58,8 +58,8 @@ def choice(meaning: str, *choices: str, optional: bool = False) -> Field:
     def store(value: object) -> str | None:
         if optional and value is None:
             return None
-        if value is False and "off" in choices:
-            return "off"  # which is false to YAML, unless it is quoted
+        if isinstance(value, bool):
+            value = "on" if value else "off"  # as YAML reads those words, unless they are quoted
         if value in choices and isinstance(value, str):
             return value
         raise ValueError

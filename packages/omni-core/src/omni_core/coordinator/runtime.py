@@ -26,6 +26,7 @@ from omni_core.coordinator.plan import Plan, blueprints
 from omni_core.coordinator.profiles import ProfileDesk, Stacks
 from omni_core.coordinator.stats import Stats, StatsDesk
 from omni_core.coordinator.supervisor import Supervisor
+from omni_core.coordinator.traces import Traces
 from omni_core.coordinator.updates import Updates
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import NotReadyError, OmniError, StageDiedError, StageError
@@ -43,6 +44,8 @@ from omni_core.messages import (
     Released,
     StatsReply,
     ToCoordinator,
+    TraceEnded,
+    TraceStarted,
     WeightsReply,
 )
 from omni_core.relay.shm import RunDirectory
@@ -89,6 +92,7 @@ class Runtime:
         self.updates = Updates(
             plan.model_path, self._fleet, self.coordinator, self._supervisor, send
         )
+        self.traces = Traces(self._fleet, send)
         self._receiver: asyncio.Task[None] | None = None
         self._closing, self._log_level = False, ""
 
@@ -182,6 +186,7 @@ class Runtime:
         """A process has died, and nobody waits for it any more."""
         self._stats.forget(process)
         self.updates.desk.forget(process)
+        self.traces.forget(process)
         remove_leftovers(segments(self.run_dir), process)
 
     async def _receive(self) -> None:
@@ -228,6 +233,10 @@ class Runtime:
                 self._profiles.answer(message)
             case WeightsReply():
                 self.updates.desk.answer(message)
+            case TraceStarted():
+                self.traces.desk.answer(message)
+            case TraceEnded():
+                self.traces.ended(message)
             case _:
                 assert_never(message)
 

@@ -37,7 +37,7 @@ _AAC_FRAME = 1_024
 AAC_BIT_RATE = 96_000
 """Per second. Enough that speech stays the waveform it was (correlation over 0.999)."""
 _MP3_QUALITY: dict[str, str | float] = {"bitrate_mode": "CONSTANT", "compression_level": 0.2}
-_OPUS_QUALITY = {"compression_level": 0.5}
+_OPUS_QUALITY: dict[str, str | float] = {"compression_level": 0.5}
 """For libsndfile, where 0 is the codec's highest bit rate and 1 its lowest: 128 kbit/s at 24 kHz,
 for the same reason. Its defaults, 57 and 34 kbit/s, keep 0.997 and 0.990."""
 
@@ -72,9 +72,10 @@ def wav_header(sample_rate: int, n_samples: int | None) -> bytes:
 
 def wav_bytes(samples: FloatArray | npt.NDArray[np.int16], sample_rate: int) -> bytes:
     """A complete 16-bit mono WAV file of float32 or int16 samples (n,)."""
-    is_pcm = samples.dtype == np.int16
-    data = samples.astype("<i2").tobytes() if is_pcm else pcm16(samples.astype(np.float32))
-    return wav_header(sample_rate, len(samples)) + data
+    header = wav_header(sample_rate, len(samples))
+    if samples.dtype == np.int16:
+        return header + samples.astype("<i2").tobytes()
+    return _in_blocks(header, samples.astype(np.float32, copy=False))
 
 
 def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
@@ -93,7 +94,17 @@ def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
 
 
 def _pcm16(samples: FloatArray, sample_rate: int) -> bytes:
-    return pcm16(samples)
+    return _in_blocks(b"", samples)
+
+
+def _in_blocks(header: bytes, samples: FloatArray) -> bytes:
+    """A header and 16-bit samples, copied a second at a time: one copy of minutes would keep the
+    interpreter from every other thread."""
+    file = BytesIO()
+    file.write(header)
+    for start in range(0, len(samples), _BLOCK_FRAMES):
+        file.write(pcm16(samples[start : start + _BLOCK_FRAMES]))
+    return file.getvalue()
 
 
 def _flac(samples: FloatArray, sample_rate: int) -> bytes:

@@ -46,8 +46,10 @@ from omni_core.messages import (
     Setup,
     Shutdown,
     StageDoc,
+    StartTrace,
     StatsQuery,
     StatsReply,
+    StopTrace,
     StreamChunk,
     StreamDone,
     ToStage,
@@ -238,7 +240,7 @@ class StageProcess:
                 self._egress.forget(message.process)
             case Ping() | StatsQuery():
                 self._answer(message)
-            case Profile() | LogLevel() | NewWeights():
+            case Profile() | LogLevel() | NewWeights() | StartTrace() | StopTrace():
                 self._wishes.grant(self._name, message)
             case Setup():
                 self._build(message)

@@ -6,24 +6,35 @@ Knows messages, and what the stages have handed over for it. Knows nothing of so
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, assert_never
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from omni_core.errors import ConfigError, as_omni_error
+import msgspec
+
+from omni_core.errors import ConfigError, RequestError, as_omni_error
 from omni_core.messages import (
     LogLevel,
     NewWeights,
     Profile,
     ProfileReply,
     StageDoc,
+    StartTrace,
+    StopTrace,
+    TraceEnded,
+    TraceStarted,
     WeightsReply,
 )
 from omni_core.specs import WeightLoader
 from omni_core.stage.sampler import sample
 
-Wish: TypeAlias = Profile | LogLevel | NewWeights
-Answer: TypeAlias = ProfileReply | WeightsReply
+if TYPE_CHECKING:
+    from omni_core.stage.tracer import Tracer
+
+Wish: TypeAlias = Profile | LogLevel | NewWeights | StartTrace | StopTrace
+Answer: TypeAlias = ProfileReply | WeightsReply | TraceStarted | TraceEnded
 
 log = logging.getLogger("omni.stage")
 
@@ -37,6 +48,7 @@ class Wishes:
         self._stages: dict[str, StageDoc] = {}
         self._loaders: dict[str, WeightLoader] = {}
         self._loading = threading.Lock()
+        self._tracer: Tracer | None = None
 
     def begin(self, stages: Sequence[StageDoc]) -> None:
         """These are the stages of the process."""
@@ -56,12 +68,45 @@ class Wishes:
                 _aside(self._profile, process, wish)
             case NewWeights():
                 _aside(self._renew, process, wish)
+            case StartTrace():
+                _aside(self._trace, process, wish)
+            case StopTrace():
+                if self._tracer is not None:
+                    self._tracer.stop()
             case _:
                 assert_never(wish)
 
     def _profile(self, process: str, wish: Profile) -> None:
         stacks = sample(wish.seconds)
         self._post(ProfileReply(query_id=wish.query_id, process=process, stacks=stacks))
+
+    def _trace(self, process: str, wish: StartTrace) -> None:
+        file = Path(wish.directory) / f"trace-{wish.stamp}-{process}.json.gz"
+        started = TraceStarted(query_id=wish.query_id, process=process, file=str(file))
+        try:
+            tracer = self._start_trace(file, wish.seconds)
+        except Exception as exc:  # noqa: BLE001 - process edge: not to record harms nobody
+            error = as_omni_error(exc).info(process)
+            self._post(msgspec.structs.replace(started, error=error))
+            return
+        self._post(started)
+        try:
+            ended = TraceEnded(process=process, threads=tracer.finish())
+        except Exception as exc:  # process edge: as before
+            log.exception("the trace %s", file)
+            ended = TraceEnded(process=process, error=as_omni_error(exc).info(process))
+        self._tracer = None
+        self._post(ended)
+
+    def _start_trace(self, file: Path, seconds: float) -> Tracer:
+        if "torch" not in sys.modules:
+            raise RequestError(f"no stage of it uses torch: {', '.join(self._stages)}")
+        from omni_core.stage.tracer import Tracer  # imports torch
+
+        tracer = Tracer(file, seconds)
+        tracer.start()
+        self._tracer = tracer
+        return tracer
 
     def _renew(self, process: str, wish: NewWeights) -> None:
         reply = WeightsReply(query_id=wish.query_id, process=process)

@@ -10,6 +10,7 @@ the rows of prompts are handed over as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from omni_qwen3.on_sglang.upstream import (
     Qwen3MoeForCausalLM,
     Qwen3MoeSparseMoeBlock,
 )
+from omni_qwen3.renew import PartsLoader, loader
 from omni_qwen3.talker_rows import PREFIXES, Speech, TalkerRows, tts_marks
 from omni_qwen3.weights import Checkpoint, open_weights
 
@@ -46,13 +48,7 @@ def load_model(ctx: StageContext, bank: StepBank) -> SglangModel[SglangTalker]:
     """The checkpoint's Talker and code predictor; upstream reads the decoder and its head."""
     config = load_config(ctx.model_path)
     with Checkpoint(ctx.model_path) as checkpoint:
-        check_tensors(
-            checkpoint,
-            config.require_talker().decoder,
-            DECODER,
-            HEAD,
-            embeddings="codec_embedding",
-        )
+        check_decoder(checkpoint, config.require_talker().decoder)
         weights = open_weights(
             checkpoint, PREFIXES, device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
@@ -63,7 +59,33 @@ def load_model(ctx: StageContext, bank: StepBank) -> SglangModel[SglangTalker]:
         module=TalkerModule,
         config=upstream_config(ctx.model_path, runner.config.decoder),
         tensors=(DECODER, HEAD),
+        weights=TalkerWeights(
+            runner.config.decoder, loader(ctx, runner.parts, PREFIXES, runner.renew)
+        ),
     )
+
+
+def check_decoder(checkpoint: Checkpoint, decoder: DecoderConfig) -> None:
+    """ConfigError unless the checkpoint has what upstream loads; see `check_tensors`."""
+    check_tensors(checkpoint, decoder, DECODER, HEAD, embeddings="codec_embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerWeights:
+    """`SglangModel.weights`: the rows and the code predictor are the runner's own."""
+
+    decoder: DecoderConfig
+    rest: PartsLoader
+
+    def check(self, model_path: str) -> None:
+        """See `WeightLoader`."""
+        with Checkpoint(model_path) as checkpoint:
+            check_decoder(checkpoint, self.decoder)
+        self.rest.check(model_path)
+
+    def load(self, model_path: str) -> None:
+        """See `WeightLoader`."""
+        self.rest.load(model_path)
 
 
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ recorded as a graph; the rows of prompts are handed over as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,9 +63,25 @@ def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]
         module=ThinkerModule,
         config=upstream_config(ctx.model_path, decoder),
         tensors=(DECODER, HEAD),
+        weights=DecoderWeights(decoder),
         load=Ref("omni_qwen3.thinker:load_sglang_model"),
         inputs=ThinkerInputs,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """`SglangModel.weights`: upstream loads all there is."""
+
+    decoder: DecoderConfig
+
+    def check(self, model_path: str) -> None:
+        """See `WeightLoader`."""
+        with Checkpoint(model_path) as checkpoint:
+            check_decoder(checkpoint, self.decoder)
+
+    def load(self, model_path: str) -> None:
+        """Nothing is left to load."""
 
 
 def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:

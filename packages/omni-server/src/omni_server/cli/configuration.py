@@ -59,9 +59,11 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "api_key_file": text("keys that clients need, one a line", optional=True),
     "admin_key_file": text("keys of operators, one a line", optional=True),
     "weights_dir": words("directories that new weights may be loaded from", _DIRECTORY),
+    "profile_dir": text("directory for recordings of torch's profiler", optional=True),
     "metrics_access": choice("who may read /metrics", "auto", "open", "key"),
     "cors_origin": words("origins of web pages that may call the API, or *", _ORIGIN),
     "rate_limit": whole("requests a minute for each client", least=1, optional=True),
+    "playground": choice("whether there is a page to talk with the model, at /", "on", "off"),
     "access_log": text("file for one line of JSON a request; - is standard output", optional=True),
 }
 """What may stand under `server` in the file, and as `--name` on the command line."""
@@ -81,9 +83,11 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "api_key_file": None,
     "admin_key_file": None,
     "weights_dir": None,
+    "profile_dir": None,
     "metrics_access": "auto",
     "cors_origin": None,
     "rate_limit": None,
+    "playground": "on",
     "access_log": None,
 }
 """`served_model_name` None is the directory's name, or the hub id."""

@@ -91,6 +91,10 @@ WeightsDir: TypeAlias = Annotated[
         "be given again."
     ),
 ]
+ProfileDir: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Directory that an operator's recordings of torch's profiler are put into."),
+]
 MetricsAccess: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Who may read /metrics: open, key, or auto: open on loopback."),
@@ -101,6 +105,9 @@ CorsOrigin: TypeAlias = Annotated[
 ]
 RateLimit: TypeAlias = Annotated[
     int | None, typer.Option(help="Requests a minute for each client; no limit if not set.")
+]
+Playground: TypeAlias = Annotated[
+    str | None, typer.Option(help="The page to talk with the model, at /: on (if not set) or off.")
 ]
 AccessLog: TypeAlias = Annotated[
     str | None,

@@ -49,7 +49,9 @@ from omni_server.cli.options import (
     MaxQueue,
     MetricsAccess,
     ModelPath,
+    Playground,
     Port,
+    ProfileDir,
     RateLimit,
     Remote,
     RequestTimeoutS,
@@ -99,9 +101,11 @@ def serve(
     api_key_file: ApiKeyFile = None,
     admin_key_file: AdminKeyFile = None,
     weights_dir: WeightsDir = None,
+    profile_dir: ProfileDir = None,
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
+    playground: Playground = None,
     access_log: AccessLog = None,
 ) -> None:
     """Serve a checkpoint over OpenAI's HTTP API.
@@ -146,7 +150,9 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         metrics_are_open=security.metrics_are_open(server),
         cors_origins=tuple(server["cors_origin"].value or ()),
         weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
+        profile_dir=Path(p) if (p := server["profile_dir"].value) else None,
         rate_limit=server["rate_limit"].value,
+        playground=server["playground"].value == "on",
     )
 
 

@@ -20,9 +20,9 @@ from omni_server.audio import QUICK_SAMPLES
 from omni_server.body import read_body
 from omni_server.callers import client_key
 from omni_server.context import ServerContext
-from omni_server.errors import JsonResponse
+from omni_server.enclosed import EnclosingResponse
 from omni_server.metrics import RequestTimer
-from omni_server.offload import off_loop
+from omni_server.offload import LONG_BODY_BYTES, off_loop
 from omni_server.openai.call import ChatCall, parse_call
 from omni_server.openai.choice import Choice
 from omni_server.openai.chunks import ChunkWriter
@@ -61,15 +61,17 @@ async def _answer(request: Request, context: ServerContext) -> Response:
         if call.stream:
             return EventStream(_frames(call, ids, context, timer), headers, timer.end)
         reply = await while_connected(_collect(call, ids, context, timer), request.receive)
-        return JsonResponse(reply, headers=headers)
+        return EnclosingResponse(reply, headers)
 
     return await answered(request, context, ids.completion_id, serve, with_choice)
 
 
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> ChatCall:
     settings = context.settings
-    return parse_call(
-        await read_body(request, settings.max_body_bytes),
+    body = await read_body(request, settings.max_body_bytes)
+    parse = partial(
+        parse_call,
+        body,
         pipeline=context.pipeline,
         served_model_name=settings.served_model_name,
         rules=MessageRules(
@@ -82,6 +84,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         longest_s=settings.request_timeout_s,
         max_inline_bytes=settings.max_body_bytes,
     )
+    return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
 
 
 async def _collect(

@@ -5,9 +5,10 @@ Knows events of the pipeline. What the reply around its choices looks like is `r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from omni_core.errors import StageError
 from omni_core.types import (
@@ -19,9 +20,12 @@ from omni_core.types import (
     TokenLogprob,
     ToolCallDelta,
 )
+from omni_server.offload import off_loop
 from omni_server.openai.logprobs import logprobs_object
 from omni_server.openai.reply import Json, audio_object, choice_object, tool_call_object
 
+_QUICK_TOKENS: Final = 100
+"""The log-probabilities of so many take a millisecond or two, with 20 others of each."""
 Remember = Callable[[str, str], int]
 """(audio id, transcript) -> Unix time at which both are forgotten."""
 
@@ -62,14 +66,25 @@ class Choice:
     async def object(
         self, *, audio_id: str, audio_format: str, wants_logprobs: bool, remember: Remember
     ) -> Json:
-        """The choice as OpenAI writes it; audio is encoded in a thread."""
+        """The choice as OpenAI writes it; a long one, or one with audio, is made in a thread."""
         transcript = "".join(self.said["content"])
+        expires_at = remember(audio_id, transcript) if self.sound else 0
+        return await off_loop(
+            partial(self._object, transcript, audio_id, audio_format, wants_logprobs, expires_at),
+            if_=bool(self.sound) or len(self.tokens) > _QUICK_TOKENS,
+        )
+
+    def _object(
+        self,
+        transcript: str,
+        audio_id: str,
+        audio_format: str,
+        wants_logprobs: bool,
+        expires_at: int,
+    ) -> Json:
         audio = None
         if self.sound:
-            expires_at = remember(audio_id, transcript)
-            audio = await asyncio.to_thread(
-                audio_object, self.sound, audio_format, audio_id, transcript, expires_at
-            )
+            audio = audio_object(self.sound, audio_format, audio_id, transcript, expires_at)
             audio["finish_reason"] = self.finished.audio_finish_reason
         choice = choice_object(
             self.index,

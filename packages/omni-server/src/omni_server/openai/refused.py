@@ -32,6 +32,7 @@ def refuse_unsupported(chat: ChatBody, info: ModelInfo) -> None:
         ("service_tier", lambda value: value in ("auto", "default")),
         ("store", lambda value: value is False),
         ("web_search_options", lambda value: False),
+        ("moderation", lambda value: False),
         ("mm_processor_kwargs", lambda value: value == {}),
     )
     for name, is_harmless in harmless:

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from omni_core.media.encode import encode_audio
 from omni_core.types import AudioDelta, FinishReason, StageSpan, ToolCallDelta, Usage
-from omni_server.audio import to_base64
+from omni_server.enclosed import Enclosed
 
 Json = dict[str, Any]
 
@@ -71,7 +72,7 @@ def audio_object(
     rate = deltas[0].sample_rate
     return {
         "id": audio_id,
-        "data": to_base64(samples, rate, audio_format),
+        "data": Enclosed(encode_audio(samples, rate, audio_format)),
         "transcript": transcript,
         "expires_at": expires_at,
         "sample_rate": rate,

@@ -30,7 +30,7 @@ from omni_server.body import read_body
 from omni_server.callers import client_key
 from omni_server.context import ServerContext
 from omni_server.metrics import RequestTimer
-from omni_server.offload import off_loop
+from omni_server.offload import LONG_BODY_BYTES, off_loop
 from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
 from omni_server.openai.speech_call import SpeechCall, parse_call
 from omni_server.schema.speech import MAX_INPUT_CHARACTERS
@@ -76,18 +76,21 @@ def _stream(
 
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> SpeechCall:
     settings = context.settings
-    return parse_call(
-        await read_body(
-            request,
-            min(settings.max_body_bytes, MAX_BODY_BYTES),
-            instead=f"'input' has at most {MAX_INPUT_CHARACTERS} characters",
-        ),
+    body = await read_body(
+        request,
+        min(settings.max_body_bytes, MAX_BODY_BYTES),
+        instead=f"'input' has at most {MAX_INPUT_CHARACTERS} characters",
+    )
+    parse = partial(
+        parse_call,
+        body,
         pipeline=context.pipeline,
         served_model_name=settings.served_model_name,
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
     )
+    return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
 
 
 class _Packing(Protocol):

@@ -93,7 +93,7 @@ def parse_transcription(
     response_format = _response_format(asked)
     include_logprobs = _include_logprobs(asked, pipeline.info)
     _check_granularities(asked)
-    _refuse_diarization(asked)
+    _refuse_unsupported(asked)
     timeout_s = min(filter(None, (asked.timeout, longest_s)), default=None)
     wants_confidence = response_format == "verbose_json" and pipeline.info.logprobs
     return TranscriptionCall(
@@ -197,13 +197,18 @@ def _include_logprobs(asked: TranscriptionForm, info: ModelInfo) -> bool:
     return bool(asked.include)
 
 
-def _refuse_diarization(asked: TranscriptionForm) -> None:
-    for name in ("known_speaker_names", "known_speaker_references"):
+def _refuse_unsupported(asked: TranscriptionForm) -> None:
+    unheard = "this server cannot tell speakers apart; leave it out"
+    reasons = {
+        "known_speaker_names": unheard,
+        "known_speaker_references": unheard,
+        "languages": "one language at most can be named, in 'language'",
+        "keywords": "name them in 'prompt'",
+    }
+    for name, reason in reasons.items():
         if getattr(asked, name):
             raise RequestError(
-                f"'{name}' is not supported: this server cannot tell speakers apart; leave it out.",
-                param=name,
-                code="unsupported_parameter",
+                f"'{name}' is not supported: {reason}.", param=name, code="unsupported_parameter"
             )
 
 

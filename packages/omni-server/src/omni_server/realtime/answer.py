@@ -23,12 +23,14 @@ from omni_core.types import (
     Request,
     RequestParams,
     SamplingParams,
+    StageSpan,
     TextDelta,
     ToolCallDelta,
     Usage,
 )
 from omni_server.errors import error_object, internal_error
 from omni_server.metrics import RequestTimer
+from omni_server.openai.reply import timeline_object
 from omni_server.realtime.conversation import to_messages
 from omni_server.realtime.folding import estimate_all
 from omni_server.realtime.formats import encoder
@@ -63,6 +65,7 @@ class Answer:
         self.id = new_id("resp")
         self.settings = asked.settings
         self.usage: Usage | None = None
+        self._timeline: tuple[StageSpan, ...] = ()
         self._shared, self._asked, self._on_end = shared, asked, on_end
         self._reason: CancelReason | None = None
         self._over = asyncio.Event()
@@ -132,7 +135,7 @@ class Answer:
             raise
         finally:
             timer.end(status)
-        self.usage = finished.usage
+        self.usage, self._timeline = finished.usage, finished.timeline
         self._shared.spent(finished.usage)
         self._shared.folding.learn(
             estimate_all(items, self.settings.instructions), finished.usage.prompt_tokens
@@ -191,6 +194,7 @@ class Answer:
 
     def _json(self, status: str, details: Json | None = None) -> Json:
         settings, output = self.settings, self.settings.audio.output
+        timed = settings.include_timeline
         return {
             "id": self.id,
             "object": "realtime.response",
@@ -203,6 +207,7 @@ class Answer:
             "max_output_tokens": settings.max_output_tokens,
             "metadata": settings.metadata,
             "usage": None if self.usage is None else usage_object(self.usage),
+            **({"timeline": timeline_object(self._timeline)} if timed else {}),
         }
 
 

@@ -6,10 +6,9 @@ is there for the next. Knows no conversation.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from omni_core.types import FloatArray
 from omni_server.realtime.formats import AudioFormat, Pcm, PcmDecoder, to_float
 from omni_server.realtime.input_buffer import InputBuffer
 from omni_server.realtime.settings import TurnDetection
+from omni_server.realtime.together import Runner
 from omni_server.realtime.turns import (
     SPEECH_WINDOWS,
     WINDOW_MS,
@@ -29,6 +29,8 @@ from omni_server.realtime.turns import (
 )
 from omni_server.realtime.vad import RATE, WINDOW, SpeechModel, SpeechStream
 
+_LAG: Final = 8
+"""Samples that the resampler keeps back at most."""
 _SLICE_S: Final = 0.5
 """Of a long piece that is looked at before the next; what it shows must not wait for all of it."""
 
@@ -58,14 +60,14 @@ class Listener:
         self,
         audio_format: AudioFormat,
         model: SpeechModel | None,
-        executor: Executor,
+        threads: Runner,
         most_s: float,
     ) -> None:
-        """`model` tells speech, in threads of `executor`; a turn lasts `most_s` at most."""
+        """`model` tells speech, in `threads`; a turn lasts `most_s` at most."""
         self.format = audio_format
         self._decoder = PcmDecoder(audio_format)
         self._buffer = InputBuffer()
-        self._model, self._executor, self._most_s = model, executor, most_s
+        self._model, self._threads, self._most_s = model, threads, most_s
         self._follower: _Follower | None = None
         self._before_ms = 0
         """Of sound in an earlier format."""
@@ -131,8 +133,7 @@ class Listener:
         if not follower.has_window(len(piece)):
             follower.wait(piece)
             return []
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, follower.push, piece)
+        return await self._threads.run(partial(follower.push, piece))
 
     def _heard(self, boundary: Boundary, follower: _Follower) -> Heard:
         place = follower.place_of(boundary.window)
@@ -177,8 +178,8 @@ class _Follower:
         return self._start + window * self._window
 
     def has_window(self, n_samples: int) -> bool:
-        """Whether so many samples more make another window likely."""
-        return (self._taken + n_samples) // self._window > self.detector.windows
+        """Whether so many samples more make another window."""
+        return (self._taken + n_samples - _LAG) // self._window > self.detector.windows
 
     def wait(self, piece: Pcm) -> None:
         """Take samples that make no window yet."""

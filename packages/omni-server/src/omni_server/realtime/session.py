@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import Executor
 from typing import Final, assert_never
 
 import msgspec
@@ -29,6 +28,7 @@ from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
 from omni_server.realtime.settings import SessionType, for_response, updated
 from omni_server.realtime.shared import Shared
+from omni_server.realtime.together import Runner
 from omni_server.realtime.vad import SpeechModel
 
 LEAST_COMMIT_MS: Final = 100
@@ -50,14 +50,14 @@ class Session:
         dialect: Dialect,
         kind: SessionType,
         model: SpeechModel | None,
-        executor: Executor,
+        threads: Runner,
     ) -> None:
-        """`model` tells speech in threads of `executor`."""
+        """`model` tells speech, in `threads`."""
         self.settings = abilities.first_settings(kind)
         self._shared, self._abilities, self._dialect = shared, abilities, dialect
         heard = self.settings.audio.input
         self._most_s = min(MOST_TURN_S, shared.server.settings.media.max_audio_seconds)
-        self._listener = Listener(heard.format.format, model, executor, self._most_s)
+        self._listener = Listener(heard.format.format, model, threads, self._most_s)
         self._listener.detect(heard.turn_detection)
         self._answers = Answers(shared, self._answered)
         self._scribe = Scribe(shared)

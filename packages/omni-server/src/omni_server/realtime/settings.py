@@ -140,6 +140,8 @@ class Answering(_Settings, frozen=True, kw_only=True):
     temperature: Temperature | None = None
     prompt: Json | None = None
     reasoning: Json | None = None
+    include_timeline: bool = False
+    """Omni's own: `timeline` in `response.done`, as in chat."""
 
     @property
     def speaks(self) -> bool:

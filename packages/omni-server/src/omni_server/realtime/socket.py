@@ -161,7 +161,7 @@ class Sessions:
             no_vad=context.speech.why_not,
         )
         model = await context.speech.model() if abilities.hears else None
-        return Session(shared, abilities, dialect, kind, model, context.speech.executor)
+        return Session(shared, abilities, dialect, kind, model, context.speech.threads)
 
 
 async def _until_over(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,10 +15,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from omni_core.types import FloatArray
+from omni_server.realtime.together import Together
 
 RATE: Final = 16_000
 WINDOW: Final = 512
-_THREADS: Final = 2
 _CONTEXT: Final = 64
 """Samples of the window before, which the model wants to see again."""
 _PACKAGE: Final = "silero-vad"
@@ -49,7 +48,7 @@ def missing() -> str | None:
 
 
 class SileroModel:
-    """The model, loaded once; its streams may be in several threads."""
+    """The model, loaded once."""
 
     def __init__(self) -> None:
         import onnxruntime  # an optional part, and 60 MB of memory where nobody speaks
@@ -90,14 +89,14 @@ def _model_file() -> Path | None:
 
 
 class Detection:
-    """The speech model of one server, loaded when the first session wants it, and its threads."""
+    """The speech model of one server, loaded when the first session wants it, and its thread."""
 
     def __init__(
         self, load: Callable[[], SpeechModel] = SileroModel, why_not: str | None = None
     ) -> None:
         """`why_not` says why there is none."""
         self.why_not = why_not
-        self.executor = ThreadPoolExecutor(_THREADS, "omni-vad")
+        self.threads = Together("omni-vad")
         self._load = load
         self._lock = asyncio.Lock()
         self._model: SpeechModel | None = None
@@ -113,10 +112,9 @@ class Detection:
             return None
         async with self._lock:
             if self._model is None:
-                loop = asyncio.get_running_loop()
-                self._model = await loop.run_in_executor(self.executor, self._load)
+                self._model = await self.threads.run(self._load)
         return self._model
 
     def close(self) -> None:
-        """End the threads."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        """End the thread."""
+        self.threads.close()

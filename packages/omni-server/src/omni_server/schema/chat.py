@@ -228,6 +228,13 @@ class StreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
+class CacheOptions(msgspec.Struct, kw_only=True):
+    """How OpenAI is to cache a prompt; here prompts are cached without being told."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None
+
+
 class ChatBody(SamplingFields, kw_only=True):
     """A conversation to continue. What may be anything is other servers' and served only where it
     asks for nothing."""
@@ -267,6 +274,7 @@ class ChatBody(SamplingFields, kw_only=True):
     prediction: Prediction | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in-memory", "in_memory", "24h"] | None = None
+    prompt_cache_options: CacheOptions | None = None
 
     functions: msgspec.Raw = NULL
     function_call: msgspec.Raw = NULL
@@ -275,4 +283,5 @@ class ChatBody(SamplingFields, kw_only=True):
     store: bool | None = None
     verbosity: msgspec.Raw = NULL
     web_search_options: msgspec.Raw = NULL
+    moderation: msgspec.Raw = NULL
     mm_processor_kwargs: msgspec.Raw = NULL

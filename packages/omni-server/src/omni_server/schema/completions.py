@@ -18,7 +18,8 @@ FewLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=5)]
 
 
 class CompletionBody(SamplingFields, kw_only=True):
-    """The whole body. Fields typed Raw belong to chats and are served only at their default."""
+    """A text to continue. What may be anything belongs to chats, and is served only where it asks
+    for nothing."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
     """One text; texts; the token ids of one prompt; those of several."""

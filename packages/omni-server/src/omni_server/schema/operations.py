@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+
+from omni_core.pipeline import Traced
 
 
 class Cancelled(Struct, kw_only=True):
@@ -34,6 +36,14 @@ class WeightsLoaded(Struct, kw_only=True):
     checkpoint: str
     revision: str | None
     seconds: float
+
+
+class Recordings(Struct, kw_only=True):
+    """What the profiler records, or has written, by process."""
+
+    processes: dict[str, Traced]
+    seconds: float | UnsetType = UNSET
+    """After which it ends by itself, of one that was started."""
 
 
 class Liveness(Struct, kw_only=True):

@@ -16,7 +16,14 @@ from omni_server.schema.chat import PositiveInt, Seconds, Seed
 ResponseFormat: TypeAlias = Literal["json", "text", "srt", "vtt", "verbose_json"]
 FORMATS: tuple[ResponseFormat, ...] = ("json", "text", "srt", "vtt", "verbose_json")
 GRANULARITIES = ("segment", "word")
-LISTS = ("include", "timestamp_granularities", "known_speaker_names", "known_speaker_references")
+LISTS = (
+    "include",
+    "timestamp_granularities",
+    "languages",
+    "keywords",
+    "known_speaker_names",
+    "known_speaker_references",
+)
 OBJECTS = ("chunking_strategy",)
 HINTS = {
     "stream": "true or false",
@@ -48,6 +55,8 @@ class TranscriptionForm(msgspec.Struct, kw_only=True):
     timestamp_granularities: list[str] = []
     include: list[str] = []
     chunking_strategy: Literal["auto"] | ServerVad | None = None
+    languages: list[str] = []
+    keywords: list[str] = []
     known_speaker_names: list[str] = []
     known_speaker_references: list[str] = []
 

@@ -20,6 +20,7 @@ from omni_core.engine.sglang_engine.config import (
 from omni_core.engine.sglang_engine.followers import Followers
 from omni_core.engine.sglang_engine.journal import Journal, LeadingEngine
 from omni_core.engine.sglang_engine.model import SglangModel, SglangRunner
+from omni_core.engine.sglang_engine.renew import SglangWeights
 from omni_core.engine.sglang_engine.split import Split, meeting_place
 from omni_core.engine.sglang_engine.view import part_of
 from omni_core.errors import ConfigError
@@ -35,7 +36,10 @@ def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> Engine:
     """The engine of this process, of which there can be one; ConfigError for what cannot be. Where
     the model is split, with processes for its other ranks."""
     if ctx.stage.tp_size == 1:
-        return build_rank(ctx, model)
+        engine = build_rank(ctx, model)
+        if model.weights is not None:
+            ctx.loads(SglangWeights(engine, model, model.weights, ctx.device))
+        return engine
     if model.load is None or model.runner.feedback:
         raise ConfigError(
             f"stage {ctx.stage.name!r}: tp_size is {ctx.stage.tp_size} but the model of this stage "
@@ -43,8 +47,8 @@ def build(ctx: StageContext, model: SglangModel[SglangRunner]) -> Engine:
         )
     split = Split(ranks=ctx.stage.tp_size, rank=0, meeting=meeting_place())
     followers = Followers(ctx, model.load, split.meeting)
-    engine = build_rank(ctx, model, split)
-    return LeadingEngine(engine, Journal(followers.pipes), followers.cause)
+    first = build_rank(ctx, model, split)
+    return LeadingEngine(first, Journal(followers.pipes), followers.cause)
 
 
 def build_rank(

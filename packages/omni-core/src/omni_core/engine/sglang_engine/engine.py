@@ -136,12 +136,17 @@ class SglangEngine:
             self._residents.drop(request_id)
         self._stalled, self._rows = False, NOTHING
 
+    def load_weights(self, directory: str) -> None:
+        """Take the module's tensors from a directory as it was loaded from; between requests."""
+        self._scheduler.load_weights(directory)
+
     def forget_prefixes(self) -> None:
         """See `Engine`."""
         if not self._residents.empty:
             raise ValueError("prefixes cannot be forgotten while there are requests")
         with inference():
             self._scheduler.forget_prefixes()
+        self._rows = NOTHING
 
     def stats(self) -> EngineStats:
         """See `Engine`."""

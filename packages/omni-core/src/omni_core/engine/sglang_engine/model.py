@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from omni_core.engine.base import KVSpec, Segment, Sequence
-from omni_core.specs import Ref
+from omni_core.specs import Ref, WeightLoader
 
 
 class SglangRunner(Protocol):
@@ -94,5 +94,8 @@ class SglangModel(Generic[R]):
     load: Ref | None = None
     """(StageContext) -> this model, for the processes of the other ranks; None if it cannot be
     split. The runner then calls the module in its `forward` alone: all ranks take part in that."""
+    weights: WeightLoader | None = None
+    """Compares a checkpoint with all of the model, and loads into the runner what is its own; the
+    module loads its tensors as it did at the start. None if new weights need a new start."""
     inputs: Callable[..., Any] = dict
     """Builds `EngineRequest.inputs` from its fields, which are plain data and tensors."""

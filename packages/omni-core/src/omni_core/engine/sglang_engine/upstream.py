@@ -18,6 +18,8 @@ and says which have moved; the parity cases say whether the others still mean th
 | `release_kv_cache` | frees a request between two steps |
 | `Sampler`, `register_sampler_backend` | ours draws |
 | `SamplingParams` | only how much memory a request is admitted with; the rest is our sampler's |
+| `WeightUpdater.update_weights_from_disk` | other weights into the module that runs |
+| `Scheduler.flush_cache` | empties the radix tree and the pools after that |
 | `ServerArgs`, `PortArgs`, `publish`, `SpawnRanks` | the settings of this process |
 | `ModelRegistry` | learns the module of the model package |
 
@@ -46,11 +48,14 @@ from sglang.srt.managers.schedule_batch import (
 )
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.mem_cache.common import release_kv_cache
+from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import PortArgs, ServerArgs
 from torch import nn
+
+from omni_core.errors import StageError
 
 __all__ = [
     "InProcessScheduler",
@@ -191,6 +196,19 @@ class InProcessScheduler(Scheduler):
         cached = self.tree_cache.evictable_size()
         free = self.token_to_kv_pool_allocator.available_size()
         return TokenCounts(used=self.kv_tokens - free - cached, cached=cached)
+
+    def load_weights(self, directory: str) -> None:
+        """Read the module's tensors into the places of the old ones; between requests."""
+        updater: WeightUpdater = self.tp_worker.model_runner.weight_updater
+        loaded, message = updater.update_weights_from_disk(directory, "auto")
+        if not loaded:
+            raise StageError(message)
+
+    def forget_prefixes(self) -> None:
+        """Empty the radix tree and the pools; between requests."""
+        rest = self.plan(in_flight=False)  # takes those that ended out of the last batch
+        if rest is not None or not self.flush_cache(empty_cache=False):
+            raise StageError("the prefix cache is in use and cannot be emptied")
 
     def init_ipc_channels(self, port_args: PortArgs) -> None:
         """See `Scheduler`."""

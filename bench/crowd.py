@@ -1,0 +1,119 @@
+"""Fifty chats and fifty readings at once, streamed by one server: who waits how long for what.
+
+All ask for replies of one length, so that a fair server begins and ends them at about one time. The
+clients share the machine with the server; first bytes are those that a caller hears.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal
+
+from checkpoint import build_endless
+from client import pieces
+from results import Case, Report
+from servers import omni_server
+
+Kind = Literal["chat", "speech"]
+KINDS: Final[tuple[Kind, ...]] = ("chat", "speech")
+PATHS: Final[dict[Kind, str]] = {"chat": "/v1/chat/completions", "speech": "/v1/audio/speech"}
+TOKENS: Final = 48
+FRAMES: Final = 24
+FAIR_END: Final = 2.0
+"""The last of a kind ends within so many times the median."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the bench."""
+    parser.add_argument("--each", type=int, default=50, help="requests of each kind (default 50)")
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """One crowd, after one of two to warm up."""
+    with tempfile.TemporaryDirectory() as workshop:
+        checkpoint = build_endless(Path(workshop, "endless"))
+        with omni_server(checkpoint, "--compile", "off") as server:
+            asyncio.run(crowd(server.url, 2))
+            served = asyncio.run(crowd(server.url, options.each))
+    cases = [case for kind in KINDS for case in _cases(kind, served[kind])]
+    return Report(cases=tuple(cases))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One reply, in seconds since all were asked for."""
+
+    first_s: float
+    end_s: float
+    silence_s: float
+    """The longest between two pieces."""
+    size_bytes: int
+
+
+async def crowd(url: str, each: int) -> dict[Kind, list[Served]]:
+    """So many of each kind at once; RuntimeError if one of them is refused or cut."""
+    began = time.perf_counter()
+    replies = await asyncio.gather(
+        *(_serve(url, kind, number, began) for number in range(each) for kind in KINDS)
+    )
+    return {kind: replies[place :: len(KINDS)] for place, kind in enumerate(KINDS)}
+
+
+async def _serve(url: str, kind: Kind, number: int, began: float) -> Served:
+    times, size, end = [], 0, b""
+    async for piece in pieces(url, PATHS[kind], json.dumps(_body(kind, number)).encode()):
+        times.append(time.perf_counter() - began)
+        size, end = size + len(piece), piece
+    if kind == "chat" and not end.endswith(b"data: [DONE]\n\n"):
+        raise RuntimeError(f"chat {number} ended with {end!r}")
+    silences = [later - sooner for sooner, later in pairwise(times)]
+    return Served(
+        first_s=times[0], end_s=times[-1], silence_s=max(silences, default=0.0), size_bytes=size
+    )
+
+
+def _body(kind: Kind, number: int) -> dict[str, Any]:
+    question = f"Story {number}: what did the fox say?"
+    if kind == "chat":
+        messages = [{"role": "user", "content": question}]
+        return {"messages": messages, "stream": True, "temperature": 0, "max_tokens": TOKENS}
+    talker = {"temperature": 0, "max_tokens": FRAMES}
+    return {"input": question, "response_format": "pcm", "stage_params": {"talker_ar": talker}}
+
+
+def _cases(kind: Kind, served: Sequence[Served]) -> list[Case]:
+    ends = [reply.end_s for reply in served]
+    last = Case(
+        case=f"{kind}: last end, times the median",
+        unit="",
+        ours=max(ends) / median(ends),
+        goal=FAIR_END,
+        better="less",
+    )
+    return [
+        _spread(f"{kind}: first byte", [reply.first_s for reply in served]),
+        _spread(f"{kind}: end", ends),
+        _spread(f"{kind}: longest silence", [reply.silence_s for reply in served]),
+        last,
+    ]
+
+
+def _spread(case: str, seconds: Sequence[float]) -> Case:
+    """The median, from the first to the last of the crowd."""
+    return Case(
+        case=case,
+        unit="s",
+        ours=median(seconds),
+        low=min(seconds),
+        high=max(seconds),
+        better="less",
+    )
