@@ -164,6 +164,7 @@ class Stand:
 
     async def talk(self, kind: Any, **plan: Any) -> Any:
         """Have a client do this."""
+        print(f"{kind} {plan}", file=sys.stderr)
         line = json.dumps(asdict(Plan(port=self._port, model=MODEL, kind=kind, **plan)))
         client = await asyncio.create_subprocess_exec(
             sys.executable, str(TALK), line, stdout=asyncio.subprocess.PIPE

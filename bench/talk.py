@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from math import ceil
 from typing import Any, Final, Literal
 
@@ -85,6 +86,8 @@ class Talk:
     """When each chunk was."""
     lags: list[float] = field(default_factory=list)
     """Seconds until each ping was answered, which waits behind all sound before it."""
+    is_on: bool = True
+    """The microphone is."""
     counts: dict[str, int] = field(default_factory=dict)
     """Events so far, by their type."""
     _waiting: deque[str] = field(default_factory=deque)
@@ -124,8 +127,9 @@ class Talk:
     async def all_read(self) -> None:
         """Until the server has read all there is."""
         await self.ping()
-        while self._pings:
-            await asyncio.sleep(0.002)
+        async with asyncio.timeout(PATIENCE_S):
+            while self._pings:
+                await asyncio.sleep(0.002)
 
     async def listen(self) -> None:
         """Take what the server says, until the end."""
@@ -142,7 +146,7 @@ class Talk:
         """Send a chunk whenever one is due, of silence where nothing is said."""
         nothing = chunks_of(silence(self.chunk_ms / 1000), self.chunk_ms)[0]
         began = time.monotonic()
-        while True:
+        while self.is_on:
             due = began + len(self.sent) * self.chunk_ms / 1000
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             chunk = self._waiting.popleft() if self._waiting else nothing
@@ -177,9 +181,9 @@ async def talking(plan: Plan, *, microphone: bool = True, **turns: Any) -> Async
 
 
 def voice(seconds: float, number: int) -> FloatArray:
-    """Somebody who says vowels without a pause; no two numbers say the same."""
-    n_vowels = ceil(seconds / VOWEL_S)
-    vowels = np.random.default_rng(number).choice(list("aeiou"), n_vowels)
+    """Somebody who says vowels without a pause; no two numbers sound the same. In this order the
+    speech model takes any half second of them for speech, which it does not of every order."""
+    vowels = islice(cycle("aeiou"), ceil(seconds / VOWEL_S))
     return say_vowels("".join(vowels), RATE, number)[: round(seconds * RATE)]
 
 
@@ -298,6 +302,7 @@ async def _one_of_many(plan: Plan, number: int) -> dict[str, Any]:
                 spoken, next_turn = spoken + 1, next_turn + 3
             await talk.ping()
             await asyncio.sleep(PING_S)
+        talk.is_on = False
         await talk.all_read()
         noticed = talk.counts.get("input_audio_buffer.speech_stopped", 0)
         behind = [at - talk.sent[0] - i * plan.chunk_ms / 1000 for i, at in enumerate(talk.sent)]

@@ -12,8 +12,12 @@ import pytest
 from omni_core.errors import ContextLengthError, OverloadedError, StageDiedError
 from omni_core.types import Finished, MediaPart, TextDelta, TextPart, ToolCallDelta, Usage
 from omni_server.rate import RateLimiter
+from omni_server.realtime.conversation import MOST_ITEMS
+from omni_server.realtime.folding import MOST_MEDIA_BYTES
+from omni_server.realtime.items import MessageItem, Written
 
 DONE = "response.done"
+HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 FINISHED = Finished(finish_reason="stop", usage=Usage(prompt_tokens=3, text_tokens=2))
 TOOL = {
     "type": "function", "name": "look", "description": "Look it up.",
@@ -572,3 +576,32 @@ async def test_closing_ends_what_runs(desk, kit):
     await desk.session.close()
     assert desk.context.pipeline.running == 0
     assert desk.context.door.inside == 0
+
+
+async def test_turns_that_nobody_answers_take_the_place_of_the_oldest(desk, sounds):
+    detection = {"type": "server_vad", "create_response": False, "prefix_padding_ms": 0}
+    await desk.update(audio={"input": {"turn_detection": detection}}, truncation="disabled")
+    conversation = desk.shared.conversation
+    first = await desk.write("Be kind.", role="system")
+    second = await desk.write()
+    for _ in range(MOST_ITEMS - 2):
+        conversation.add(MessageItem("user", [Written("Hi")]))
+    assert (await desk.refused("conversation.item.create", item=HELLO))["code"] == "too_many_items"
+    await desk.append(turn(sounds))
+    assert len(conversation.items) == MOST_ITEMS
+    assert conversation.items[-1].sound_bytes > 0
+    assert conversation.has(first)
+    assert not conversation.has(second)
+    assert "error" not in desk.kinds[-3:]
+
+
+async def test_sound_that_nobody_answers_is_bounded(desk):
+    await desk.update(audio={"input": {"turn_detection": None}}, truncation="disabled")
+    audio = base64.b64encode(bytes(12 * 1024 * 1024)).decode()
+    for _ in range(8):
+        await desk.tell("input_audio_buffer.append", audio=audio)
+        await desk.tell("input_audio_buffer.commit")
+    kept = [item.sound_bytes for item in desk.shared.conversation.items]
+    assert sum(kept) <= MOST_MEDIA_BYTES
+    assert len(kept) >= 4
+    assert desk.said[-1]["item"]["id"] == desk.shared.conversation.last_id

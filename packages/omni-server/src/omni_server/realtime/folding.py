@@ -24,6 +24,8 @@ from omni_server.realtime.settings import SessionSettings
 
 MOST_MEDIA_BYTES: Final = 64 * 1024 * 1024
 """Of sound and pictures in one conversation: 20 minutes at 24 kHz."""
+_HELD_ON: Final = 0.8
+"""The share of that which stays when it is too much."""
 _BYTES_PER_TOKEN: Final = 3.0
 _TOKENS_PER_S: Final = 25.0
 """Of sound."""
@@ -57,6 +59,18 @@ class Folding:
             return list(items)
         share = retention.retention_ratio
         return self._newest(items, share * most, share * MOST_MEDIA_BYTES)
+
+    def held(self, items: Sequence[Item], most_items: int) -> list[Item]:
+        """All items if a session may hold so much, else the newest turns."""
+        too_large = _media_bytes(items) > MOST_MEDIA_BYTES
+        most_bytes = _HELD_ON * MOST_MEDIA_BYTES if too_large else MOST_MEDIA_BYTES
+        kept = list(items)
+        while len(kept) > most_items or _media_bytes(kept) > most_bytes:
+            shorter = _without_first_turn(kept)
+            if len(shorter) == len(kept):
+                break
+            kept = shorter
+        return kept
 
     def half(self, items: Sequence[Item]) -> list[Item]:
         """About half of it: the newest turns."""

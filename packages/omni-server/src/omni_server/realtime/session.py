@@ -18,6 +18,7 @@ from omni_server.realtime import events
 from omni_server.realtime.abilities import Abilities
 from omni_server.realtime.answer import Answer, Asked
 from omni_server.realtime.answers import Answers
+from omni_server.realtime.conversation import MOST_ITEMS
 from omni_server.realtime.dialect import Dialect
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
 from omni_server.realtime.formats import Pcm, decode_audio
@@ -241,6 +242,7 @@ class Session:
         sound = Sound.of(samples, self._listener.format.rate)
         item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
         self._turn_id = new_id("item")
+        self._fold(MOST_ITEMS - 1)
         before = self._shared.conversation.last_id
         self._put(
             {
@@ -287,6 +289,7 @@ class Session:
 
     def _add(self, item: Item, after: str | None = None) -> None:
         before = self._shared.conversation.add(item, after)
+        self._fold(MOST_ITEMS)
         shown = item.json()
         for what in ("added", "done"):
             self._put(
@@ -302,6 +305,11 @@ class Session:
         for index, content in enumerate(item.content):
             if isinstance(content, Sound) and content.transcript is None:
                 self._scribe.write(item.id, index, content, asked)
+
+    def _fold(self, most_items: int) -> None:
+        """Forget old turns of a session that nobody has answered for long."""
+        conversation = self._shared.conversation
+        conversation.keep(self._shared.folding.held(conversation.items, most_items))
 
     def _truncate(self, event: events.ItemTruncate) -> None:
         self._shared.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
