@@ -216,6 +216,11 @@ def test_a_jpeg_has_as_many_scans_as_cameras_write() -> None:
         load_image(data[:-2] + 100 * last + data[-2:], LIMITS)
 
 
+def test_what_a_camera_appends_to_a_photo_is_no_scan() -> None:
+    data = encoded(Image.fromarray(PIXELS), "JPEG")
+    assert decoded(data + 200 * b"\xff\xda--").shape == PIXELS.shape
+
+
 def test_of_several_pictures_in_a_jpeg_the_first_counts() -> None:
     """As cameras store a photo and its preview, or two views of a scene."""
     red, blue = (Image.new("RGB", (8, 8), color) for color in ((254, 0, 0), (0, 0, 254)))

@@ -101,3 +101,13 @@ def test_what_nobody_comes_for_makes_room(held_bytes: int, urls: list[str]) -> N
     assert web.asked == urls
     assert fetches.bytes_of(part(urls[0]), LIMITS) == urls[0].encode()
     assert web.asked == [*urls, urls[0]]
+
+
+def test_refusals_that_nobody_else_comes_for_make_room() -> None:
+    web = Web(MediaError("refused"))
+    fetches = SharedFetches(fetch=web)
+    urls = [str(n) for n in range(HELD_ITEMS + 1)]
+    for url in [*urls, urls[-1], urls[0]]:
+        with pytest.raises(MediaError, match="refused"):
+            fetches.bytes_of(part(url), LIMITS)
+    assert web.asked == [*urls, urls[0]]

@@ -90,8 +90,9 @@ async def test_keys_are_checked_wherever_they_are(serve):
 
 async def test_pages_of_elsewhere_may_not_connect(serve):
     async with serve(cors_origins=("https://friend.example",)) as (_, url):
-        status, error = await refused(url, origin="https://evil.example")
-        assert (status, error["code"]) == (403, "origin_not_allowed")
+        for origin in ("https://evil.example", "http://["):
+            status, error = await refused(url, origin=origin)
+            assert (status, error["code"]) == (403, "origin_not_allowed")
         own = url.replace("ws://", "http://").removesuffix("/v1/realtime")
         for origin in ("https://friend.example", own):
             async with connect(url, origin=origin) as socket:

@@ -5,6 +5,7 @@ Knows orientation, transparency and sample depth. Does not resize or normalise: 
 
 from __future__ import annotations
 
+import re
 import struct
 from io import BytesIO
 
@@ -20,7 +21,9 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 """The last chunk of every PNG: no bytes, and their checksum."""
 
-_JPEG_SCAN = b"\xff\xda"
+_JPEG_SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+"""With its length and number of components: cameras append clips, where the marker alone is
+found by chance."""
 _MAX_SCANS = 100
 """Cameras and converters write some ten; each goes over all of the picture again."""
 
@@ -50,7 +53,7 @@ def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
             _check_pixels(image, limits)
             if image.format == "PNG" and _PNG_END not in data:
                 raise MediaError(_CUT)  # Pillow is content with the pixels
-            if image.format in ("JPEG", "MPO") and data.count(_JPEG_SCAN) > _MAX_SCANS:
+            if image.format in ("JPEG", "MPO") and len(_JPEG_SCAN.findall(data)) > _MAX_SCANS:
                 raise MediaError(f"The image has more than {_MAX_SCANS} scans; save it anew.")
             return _to_rgb(ImageOps.exif_transpose(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:

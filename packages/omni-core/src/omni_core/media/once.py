@@ -58,6 +58,7 @@ class SharedFetches:
             found.to_come -= 1
             if not found.to_come:
                 del self._found[key]
+            self._trim()
         if is_first:
             self._fetch_for_all(part, limits, found)
         return found.future.result()
@@ -76,8 +77,11 @@ class SharedFetches:
     def _hold(self, found: _Fetched, size: int) -> None:
         with self._lock:
             found.size = size
-            while len(self._found) > HELD_ITEMS or self._bytes() > self._held_bytes:
-                self._found.popitem(last=False)
+            self._trim()
+
+    def _trim(self) -> None:
+        while len(self._found) > HELD_ITEMS or self._bytes() > self._held_bytes:
+            self._found.popitem(last=False)
 
     def _bytes(self) -> int:
         return sum(found.size for found in self._found.values())

@@ -15,6 +15,8 @@ from omni_core.types import Message, TextPart, ToolCall
 from omni_server.realtime.items import CallItem, Item, MessageItem, ResultItem, Spoken
 
 MOST_ITEMS: Final = 2_000
+REPLY_ITEMS: Final = 64
+"""Of these, there is room for in front of a response."""
 ROOT: Final = "root"
 """What clients call the place before the first item."""
 

@@ -6,6 +6,7 @@ how many they really took.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,23 +59,20 @@ class Folding:
         if self._tokens(items) <= most and _media_bytes(items) <= MOST_MEDIA_BYTES:
             return list(items)
         share = retention.retention_ratio
-        return self._newest(items, share * most, share * MOST_MEDIA_BYTES)
+        return self._newest(items, tokens=share * most, media_bytes=share * MOST_MEDIA_BYTES)
 
     def held(self, items: Sequence[Item], most_items: int) -> list[Item]:
         """All items if a session may hold so much, else the newest turns."""
         too_large = _media_bytes(items) > MOST_MEDIA_BYTES
-        most_bytes = _HELD_ON * MOST_MEDIA_BYTES if too_large else MOST_MEDIA_BYTES
-        kept = list(items)
-        while len(kept) > most_items or _media_bytes(kept) > most_bytes:
-            shorter = _without_first_turn(kept)
-            if len(shorter) == len(kept):
-                break
-            kept = shorter
-        return kept
+        if not too_large and len(items) <= most_items:
+            return list(items)
+        share = _HELD_ON if too_large else 1.0
+        return self._newest(items, media_bytes=share * MOST_MEDIA_BYTES, count=most_items)
 
     def half(self, items: Sequence[Item]) -> list[Item]:
         """About half of it: the newest turns."""
-        return self._newest(items, self._tokens(items) / 2, MOST_MEDIA_BYTES)
+        half = self._tokens(items) / 2
+        return self._newest(items, tokens=half, media_bytes=MOST_MEDIA_BYTES)
 
     def _most_tokens(self, settings: SessionSettings) -> float:
         asked, context = settings.max_output_tokens, self._context_length
@@ -83,16 +81,30 @@ class Folding:
         limit = settings.retention.token_limits.post_instructions
         return of_context if limit is None else min(of_context, limit)
 
-    def _newest(self, items: Sequence[Item], most_tokens: float, most_bytes: float) -> list[Item]:
-        kept = list(items)
-        while len(kept) > 1 and (
-            self._tokens(kept) > most_tokens or _media_bytes(kept) > most_bytes
-        ):
-            shorter = _without_first_turn(kept)
-            if len(shorter) == len(kept):
+    def _newest(
+        self,
+        items: Sequence[Item],
+        *,
+        tokens: float = math.inf,
+        media_bytes: float = math.inf,
+        count: float = math.inf,
+    ) -> list[Item]:
+        """The newest turns that are within these, and at least the last; what the system says
+        stays."""
+        left_tokens, left_bytes = self._tokens(items), _media_bytes(items)
+        system: list[Item] = []
+        start = 0
+        begins = [place for place, item in enumerate(items) if _is_said_by("user", item)]
+        for begin in begins[1:]:
+            left = len(system) + len(items) - start
+            if left_tokens <= tokens and left_bytes <= media_bytes and left <= count:
                 break
-            kept = shorter
-        return kept
+            dropped = [item for item in items[start:begin] if not _is_said_by("system", item)]
+            system += [item for item in items[start:begin] if _is_said_by("system", item)]
+            left_tokens -= self._tokens(dropped)
+            left_bytes -= _media_bytes(dropped)
+            start = begin
+        return [*system, *items[start:]]
 
     def _tokens(self, items: Sequence[Item]) -> float:
         return self._scale * sum(map(estimate, items))
@@ -112,15 +124,6 @@ def estimate(item: Item) -> float:
 def estimate_all(items: Sequence[Item], instructions: str) -> float:
     """About how many tokens a prompt takes."""
     return _TOKENS_PER_ITEM + _text(instructions) + sum(map(estimate, items))
-
-
-def _without_first_turn(items: list[Item]) -> list[Item]:
-    """Without the first turn; what the system says stays, as does the last turn."""
-    begins = [place for place, item in enumerate(items) if _is_said_by("user", item)]
-    if len(begins) < 2:
-        return items
-    system = [item for item in items[: begins[1]] if _is_said_by("system", item)]
-    return system + items[begins[1] :]
 
 
 def _is_said_by(speaker: str, item: Item) -> bool:

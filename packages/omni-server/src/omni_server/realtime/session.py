@@ -18,7 +18,7 @@ from omni_server.realtime import events
 from omni_server.realtime.abilities import Abilities
 from omni_server.realtime.answer import Answer, Asked
 from omni_server.realtime.answers import Answers
-from omni_server.realtime.conversation import MOST_ITEMS
+from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.dialect import Dialect
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
 from omni_server.realtime.formats import Pcm, decode_audio
@@ -343,8 +343,13 @@ class Session:
         conversation = self._shared.conversation
         if written is None:
             if self._answers.active is None:
+                self._fold(MOST_ITEMS - REPLY_ITEMS)
                 conversation.keep(self._shared.folding.kept(conversation.items, self.settings))
             return conversation.items
+        if len(written) > MOST_ITEMS:
+            raise RequestError(
+                f"'response.input' has over {MOST_ITEMS} items.", param="response.input"
+            )
         return [
             conversation.get(str(one.get("id")))
             if one.get("type") == "item_reference"

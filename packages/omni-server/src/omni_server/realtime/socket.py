@@ -227,9 +227,16 @@ def _check_origin(websocket: WebSocket, allowed: tuple[str, ...]) -> None:
     origin = websocket.headers.get("origin")
     if origin is None or origin in allowed or "*" in allowed:
         return
-    if urlsplit(origin).netloc.lower() != websocket.headers.get("host", "").lower():
+    if not _is_same_host(origin, websocket.headers.get("host", "")):
         raise ForbiddenError(
             f"Web pages of {origin[:128]!r} may not connect; its operator can allow them with "
             "--cors-origin.",
             code="origin_not_allowed",
         )
+
+
+def _is_same_host(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:  # "http://[" has no host
+        return False
