@@ -29,6 +29,15 @@ def test_sums_are_counted_to_the_last_unit() -> None:
         budget.add_audio(0.001)
 
 
+def test_items_share_the_time_that_decoding_may_take() -> None:
+    now_s = iter([100.0, 100.0, 390.0, 400.0])
+    budget = RequestBudget(LIMITS, clock=lambda: next(now_s))
+    assert budget.decoding() == LIMITS
+    assert budget.decoding().decode_timeout_s == 10
+    with pytest.raises(MediaError, match="the limit of 300 s"):
+        budget.decoding()
+
+
 def test_urls_share_the_time_of_their_request() -> None:
     now_s = iter([100.0, 105.0, 118.0, 130.0])
     budget = RequestBudget(LIMITS, clock=lambda: next(now_s))

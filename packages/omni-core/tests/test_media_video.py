@@ -347,7 +347,7 @@ def test_limits() -> None:
 def test_decoding_has_an_end() -> None:
     """Of pictures and of the sound: none of a long group of pictures has to be the last."""
     data = written(greys(8), 2, "matroska", "ffv1", "bgr0", sound=tone(4.0))
-    with pytest.raises(MediaError, match="Decoding the video took longer than the limit of 0 s"):
+    with pytest.raises(MediaError, match="Decoding the video took longer than the 0 s"):
         load_video(data, MediaLimits(decode_timeout_s=0), fps=2, max_frames=8, with_audio=False)
 
 

@@ -16,7 +16,7 @@ from openai.types.completion_create_params import CompletionCreateParamsStreamin
 
 from omni_core.errors import ContextLengthError, StageDiedError
 from omni_core.types import Finished, TextDelta, TokenLogprob, TopLogprob, Usage
-from omni_server.openai.completions_call import DEFAULT_MAX_TOKENS, MAX_COMPLETIONS
+from omni_server.openai.completions_call import DEFAULT_MAX_TOKENS, MAX_CHARACTERS, MAX_COMPLETIONS
 from omni_server.schema.completions import CompletionBody
 from omni_server.settings import Settings
 
@@ -186,6 +186,7 @@ BAD = [
     ({"prompt": {"text": "a"}}, "prompt", None),
     ({"prompt": [1] * 2048}, "prompt", "context_length_exceeded"),
     ({"prompt": ["a"] * (MAX_COMPLETIONS + 1)}, "prompt", None),
+    ({"prompt": "a" * (MAX_CHARACTERS // 32 + 1), "n": 32}, "n", None),
     ({"prompt": ["a"] * 8, "n": 8}, "n", None),
     ({"n": 0}, "n", None),
     ({"n": 33}, "n", None),

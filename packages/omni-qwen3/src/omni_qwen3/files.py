@@ -76,6 +76,6 @@ def _content(model_path: str, name: str) -> Any:
     if not has_file(model_path, name):
         return None
     if name in TEXTS:
-        return (Path(model_path) / name).read_text(encoding="utf-8")
+        return (Path(model_path) / name).read_bytes()
     content = read_json(model_path, name)
     return {key: value for key, value in content.items() if key not in NOTES}

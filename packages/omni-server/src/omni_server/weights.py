@@ -84,7 +84,7 @@ def allowed_directory(path: str, roots: Sequence[Path]) -> Path:
         if found.is_relative_to(home) and found.is_dir():
             return found
     raise RequestError(
-        "'path': there is no such directory in that of the served model, nor in one that "
+        "'path': there is no such directory in that the server was started with, nor in one that "
         "--weights-dir allows.",
         param="path",
         code="checkpoint_not_found",

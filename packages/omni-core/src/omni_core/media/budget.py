@@ -16,7 +16,7 @@ from omni_core.media.limits import MediaLimits
 
 @dataclass(slots=True)
 class RequestBudget:
-    """The sums of one request, which begins to fetch now."""
+    """The sums of one request, which begins to fetch, or to decode, now."""
 
     limits: MediaLimits
     clock: Callable[[], float] = time.monotonic
@@ -41,6 +41,20 @@ class RequestBudget:
                 "send fewer, or the media as data: URLs."
             )
         return replace(self.limits, fetch_timeout_s=min(self.limits.fetch_timeout_s, left_s))
+
+    def decoding(self) -> MediaLimits:
+        """The limits of the next item to be decoded: no longer than the request may decode.
+
+        Raises MediaError when that time has passed.
+        """
+        whole_s = self.limits.decode_timeout_s
+        left_s = self.begun_s + whole_s - self.clock()
+        if left_s <= 0:
+            raise MediaError(
+                f"Decoding the media of this request took longer than the limit of {whole_s:g} s; "
+                "send fewer or shorter ones."
+            )
+        return replace(self.limits, decode_timeout_s=left_s)
 
     def add_bytes(self, n_bytes: int) -> None:
         """Count an item as it was sent; PayloadTooLargeError if all are too large together."""

@@ -29,7 +29,7 @@ class MediaLimits:
     fetch_timeout_s: float = 20.0
     """Total for one URL: name resolution, redirects, handshakes and body."""
     decode_timeout_s: float = 300.0
-    """Of one clip or video; a few bytes can ask for hours of a decoder."""
+    """Of all clips and videos of one request together; a few bytes can ask for hours of work."""
     request_max_bytes: int = 512 * _MIB
     """Of all items of one request as sent; bounds what URLs bring beside the body."""
     request_max_pixels: int = 512_000_000

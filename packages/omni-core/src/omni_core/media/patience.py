@@ -27,7 +27,7 @@ class Patience:
         """False, which says that work may go on; MediaError once it is at its end."""
         if time.monotonic() >= self._end_s:
             raise MediaError(
-                f"Decoding the {self.kind} took longer than the limit of {self.seconds:g} s; "
-                "send a shorter or smaller one."
+                f"Decoding the {self.kind} took longer than the {self.seconds:.3g} s "
+                "it could have; send a shorter or smaller one."
             )
         return False

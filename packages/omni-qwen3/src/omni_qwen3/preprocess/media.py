@@ -140,7 +140,7 @@ class MediaLoader:
                 decoded.append(Item(encoded=encoded, measures=measures))
                 continue
             with _blaming(encoded.param):
-                decoded.append(item := self._decode(encoded, options))
+                decoded.append(item := self._decode(encoded, options, budget.decoding()))
                 self._spend(item, budget)
         return decoded
 
@@ -187,27 +187,27 @@ class MediaLoader:
             case _:
                 assert_never(part.kind)
 
-    def _decode(self, item: Encoded, options: MediaOptions) -> Item:
+    def _decode(self, item: Encoded, options: MediaOptions, limits: MediaLimits) -> Item:
         settings, data = self._settings, item.data
         match item.kind:
             case "image":
-                image = load_image(data, self._limits)
+                image = load_image(data, limits)
                 grid = image_grid(image, settings.image, options)
                 return Item(encoded=item, measures=Measures(grid=grid), image=image)
             case "audio":
-                sound = load_audio(data, self._limits, sample_rate=self._features.sample_rate)
+                sound = load_audio(data, limits, sample_rate=self._features.sample_rate)
                 self._features.check(sound)
                 return Item(encoded=item, measures=Measures(samples=len(sound)), sound=sound)
             case "video":
-                return self._decode_video(item, options)
+                return self._decode_video(item, options, limits)
             case _:
                 assert_never(item.kind)
 
-    def _decode_video(self, item: Encoded, options: MediaOptions) -> Item:
+    def _decode_video(self, item: Encoded, options: MediaOptions, limits: MediaLimits) -> Item:
         fps, max_frames = self.sampling(options)
         clip = load_video(
             item.data,
-            self._limits,
+            limits,
             fps=fps,
             max_frames=max_frames,
             with_audio=options.use_audio_in_video,

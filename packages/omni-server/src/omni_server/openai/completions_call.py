@@ -23,6 +23,8 @@ from omni_server.schema.decode import decode_body, short_value
 
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's."""
+MAX_CHARACTERS: Final = 4 * 1024 * 1024
+"""Of all texts of a request, each as often as it is completed: that often it is tokenized."""
 MAX_COMPLETIONS: Final = 32
 """Of all prompts of one call: each takes a place in the stages."""
 _CHAT: Final = "use /v1/chat/completions"
@@ -116,6 +118,13 @@ def _prompts(asked: CompletionBody, context_length: int) -> list[Prompt]:
             param="prompt" if count > MAX_COMPLETIONS else "n",
         )
     prompts = _listed(asked.prompt)
+    characters = n * sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    if characters > MAX_CHARACTERS:
+        raise RequestError(
+            f"Prompts count once for each completion; these are over {MAX_CHARACTERS} characters "
+            "together. Send shorter ones, or a smaller 'n'.",
+            param="n",
+        )
     for place, prompt in enumerate(prompts):
         param = _param(place, len(prompts))
         if not prompt:
