@@ -28,7 +28,17 @@ import numpy as np
 from omni_core.errors import ConfigError, RequestError
 from omni_core.hookspecs import hookimpl
 from omni_core.plugins import Plugins
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Outbox, Scheduler, Work
+from omni_core.scheduler.base import (
+    Abort,
+    Chunk,
+    ChunksDone,
+    Close,
+    Inbox,
+    InboxItem,
+    Outbox,
+    Scheduler,
+    Work,
+)
 from omni_core.scheduler.cadence import Cadence
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.scheduler.streaming import StreamingScheduler
@@ -76,21 +86,24 @@ class Writer:
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
         """Until `Close`."""
-        while True:
-            item = inbox.get()
-            match item:
-                case Work():
-                    self._requests += 1
-                    self._say(item, outbox)
-                case Abort():
-                    self._hanging.discard(item.request_id)
-                    outbox.released(item.request_id)
-                case Close():
-                    return
-                case Chunk() | ChunksDone() | None:
-                    pass
-                case _:
-                    assert_never(item)
+        while self._take(inbox.get(), outbox):
+            pass  # and keep nothing of an item, perhaps another process's memory, meanwhile
+
+    def _take(self, item: InboxItem | None, outbox: Outbox) -> bool:
+        match item:
+            case Work():
+                self._requests += 1
+                self._say(item, outbox)
+            case Abort():
+                self._hanging.discard(item.request_id)
+                outbox.released(item.request_id)
+            case Close():
+                return False
+            case Chunk() | ChunksDone() | None:
+                pass
+            case _:
+                assert_never(item)
+        return True
 
     def stats(self) -> dict[str, float]:
         """See `Scheduler.stats`."""
