@@ -86,7 +86,7 @@ def test_vision_estimate_is_between_the_peak_and_seven_tenths_more(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [TINY_AUDIO, MID_AUDIO], ids=["tiny", "mid"])
 @pytest.mark.parametrize("chunks", [4, 20])
-def test_audio_estimate_is_between_the_peak_and_half_more(
+def test_audio_estimate_is_between_the_peak_and_seven_tenths_more(
     sizes: dict[str, Any], dtype: torch.dtype, chunks: int
 ) -> None:
     config = AudioConfig(num_mel_bins=128, n_window=50, **sizes)
@@ -94,7 +94,7 @@ def test_audio_estimate_is_between_the_peak_and_half_more(
     mel = torch.randn(config.num_mel_bins, 100 * chunks)
     peak = peak_bytes(lambda: tower(mel.to(dtype, copy=True), [100 * chunks]))
     estimate = audio_bytes(config, dtype.itemsize).of(chunks)
-    assert peak <= estimate <= 1.5 * peak, estimate / peak
+    assert peak <= estimate <= 1.7 * peak, estimate / peak
 
 
 def test_published_sizes_need_what_users_report() -> None:

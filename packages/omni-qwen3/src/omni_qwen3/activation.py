@@ -108,8 +108,8 @@ def audio_bytes(config: AudioConfig, itemsize: int) -> AudioBytes:
 
     Counted from `towers.audio`. A chunk is an image of mel bins x frames,
     whose sides each of three convolutions halves. The first makes `downsample_hidden_size` channels
-    of it, before and after GELU (and once more where a 16-bit kernel reorders them), for
-    `conv_chunksize` chunks at a time. What the third makes is
+    of it, before and after GELU and once more where a kernel reorders them (16-bit ones do, others
+    on some processors), for `conv_chunksize` chunks at a time. What the third makes is
     kept for all chunks, joined and turned; a token then takes, with d d_model, f encoder_ffn_dim
     and s bytes an element, the larger of 9ds and 2(d + f)s.
     """
@@ -120,10 +120,9 @@ def audio_bytes(config: AudioConfig, itemsize: int) -> AudioBytes:
     token = max(9 * config.d_model, 2 * (config.d_model + config.encoder_ffn_dim))
     tokens = _halved(frames, 3) * token
     padded = 2 * bins * frames
-    copies = 3 if itemsize < _FLOAT32 else 2
     kept = (max(3 * third, third + tokens) + padded) * itemsize
     return AudioBytes(
-        convolution=math.ceil(MARGIN * copies * first * itemsize),
+        convolution=math.ceil(MARGIN * 3 * first * itemsize),
         at_once=config.conv_chunksize,
         kept=math.ceil(MARGIN * kept),
     )

@@ -8,7 +8,7 @@ carries requests rather than what computes them:
     die:writer                 end the writer's process at once
     busy                       compute for three seconds in pure Python
     seize                      keep the interpreter in native code for ever
-    hang                       say "hang" and then hold the request until it is aborted
+    hang                       say "hang", then hold the request and its tensor until it is aborted
     big                        hand on a tensor that is too large to travel inline
 """
 
@@ -81,7 +81,7 @@ class Writer:
 
     def __init__(self, weights: EchoWeights) -> None:
         self._weights = weights
-        self._hanging: set[str] = set()
+        self._hanging: dict[str, Work] = {}
         self._requests = 0
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
@@ -95,7 +95,7 @@ class Writer:
                 self._requests += 1
                 self._say(item, outbox)
             case Abort():
-                self._hanging.discard(item.request_id)
+                self._hanging.pop(item.request_id, None)
                 outbox.released(item.request_id)
             case Close():
                 return False
@@ -128,7 +128,7 @@ class Writer:
                 case "big" if int(work.payload["ballast"].sum()) != _ballast_sum():
                     raise RuntimeError("the ballast arrived damaged")
             if word == "hang":
-                self._hanging.add(rid)
+                self._hanging[rid] = work
             outbox.emit(rid, TextDelta(text=f"{word}{self._weights.word} ", token_ids=(number,)))
             outbox.stream(rid, np.full((1, 1), number, dtype=np.int64))
             if word == "hang":
