@@ -18,6 +18,7 @@ OURS = {name.replace("-", "_") for name in PACKAGES}
 #: Which of our packages each package may import.
 MAY_IMPORT = {
     "omni-core": set(),
+    "omni-ming": {"omni_core"},
     "omni-qwen3": {"omni_core"},
     "omni-server": {"omni_core"},
 }

@@ -1,0 +1,142 @@
+"""What the stages of Ming-flash-omni hand each other: one dict per edge, all keys listed here.
+
+S prompt tokens · P visual patches · H Thinker hidden size · arrays are numpy where made by
+preprocessing and torch where made by a model. A key that does not apply is absent.
+
+preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
+mm_aggregate -> thinker (`Prepared`)
+thinker -> decode (`omni_core.text.payloads.ReplyStart`), then chunks `TokenChunk`
+thinker -> talker, segmenter: `SpeechStart`, then chunks `SpokenText`, in order, until the end
+segmenter -> talker_stream: `SpeechStart`, then chunks `Utterance`
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.types import FloatArray, IntArray
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Visual(TypedDict):
+    """The images (or videos) of a prompt, in message order.
+
+    Of an item that preprocessing has met before there are no patches: most likely the encoder has
+    in its cache what it makes of them, and else it reads `encoded` again.
+    """
+
+    pixel_values: list[FloatArray | None]
+    """Per item (P, 3 * temporal_patch * patch * patch)."""
+    encoded: list[ByteArray | None]
+    """Per item (n,), its file; None where there are patches."""
+    grid_thw: IntArray
+    """(items, 3): temporal, height and width in patches, before merging."""
+    params: list[str]
+    """What an error about each item names."""
+    keys: list[bytes]
+    """Per item, equal for equal patches only."""
+    rows: IntArray
+    """(N,) rows of the prompt that the merged patches replace, ascending."""
+    row_keys: IntArray
+    """(N,) see `omni_core.media.keys.item_row_keys`."""
+    fps: NotRequired[float]
+    """Videos only: how densely frames are sampled, and how many at most."""
+    max_frames: NotRequired[int]
+
+
+class Audio(TypedDict):
+    """The audio clips of a prompt as log-mel frames, in message order; see `Visual` on those met
+    before. Each clip is encoded alone, so none is padded."""
+
+    input_features: list[FloatArray | None]
+    """Per clip (mel_bins, frames)."""
+    encoded: list[ByteArray | None]
+    """Per clip (n,), its file; None where there are frames."""
+    lengths: IntArray
+    """(items,) mel frames of each clip."""
+    params: list[str]
+    keys: list[bytes]
+    rows: IntArray
+    """(N,) rows of the prompt that the encoded clips replace, ascending."""
+    row_keys: IntArray
+
+
+class Prompt(TypedDict):
+    """A request as token ids with media beside them."""
+
+    input_ids: IntArray
+    """(S,), media placeholders expanded."""
+    positions: IntArray
+    """(3, S) time, height and width positions by the model's own rule."""
+    rope_delta: int
+    """Position of generated token i, on every axis, is S + i + rope_delta."""
+    image: NotRequired[Visual]
+    video: NotRequired[Visual]
+    audio: NotRequired[Audio]
+    routed: list[str]
+    """Encoders this prompt goes to; mm_aggregate waits for these."""
+    spoken_text: NotRequired[str]
+    """A text to read aloud: it is the reply, and nothing is to be computed."""
+    tool_use: NotRequired[bytes]
+    """msgpack of the `ToolUse`; absent where nothing may be called."""
+    raw: NotRequired[bool]
+    """No template is around it, and all of the reply is text as it is."""
+
+
+class VisualFeatures(TypedDict):
+    """What image_encoder makes of one `Visual`; rows in placeholder order."""
+
+    embeds: Any
+    """(N, H), each row of length 1."""
+
+
+class Features(TypedDict):
+    """Output of an encoder stage: image_encoder fills image/video, audio_encoder fills audio."""
+
+    image: NotRequired[VisualFeatures]
+    video: NotRequired[VisualFeatures]
+    audio: NotRequired[Any]
+    """(N, H), each row of length 1."""
+
+
+class Prepared(TypedDict):
+    """All the Thinker needs to prefill."""
+
+    input_ids: IntArray
+    positions: IntArray
+    rope_delta: int
+    media_index: NotRequired[IntArray]
+    """(M,) rows of the prompt whose embedding is replaced, ascending."""
+    media_embeds: NotRequired[Any]
+    """(M, H)."""
+    media_row_keys: NotRequired[IntArray]
+    """(M,) what the prefix cache knows these rows by."""
+    spoken_text: NotRequired[str]
+    """See `Prompt`."""
+    tool_use: NotRequired[bytes]
+    """See `Prompt`."""
+    raw: NotRequired[bool]
+    """See `Prompt`."""
+
+
+class SpeechStart(TypedDict):
+    """A reply that is to be spoken has begun."""
+
+
+class SpokenText(TypedDict):
+    """More of the text to speak. Never ends within a character."""
+
+    text: str
+
+
+class Utterance(TypedDict):
+    """One piece of the text for one run of the Talker."""
+
+    text: str
+    """As the front end leaves it: numbers written out, ready to be tokenised."""
+    continues: bool
+    """Its audio may be streamed while it is made (the rules of the authors' front end)."""
