@@ -46,7 +46,11 @@ IMPORTS_TORCH = re.compile(
 )
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with.
-REFERENCES = {"omni-qwen3": ("transformers",), "omni-ming": ("transformers",), "omni-server": ("openai",)}
+REFERENCES = {
+    "omni-qwen3": ("transformers",),
+    "omni-ming": ("transformers",),
+    "omni-server": ("openai",),
+}
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
