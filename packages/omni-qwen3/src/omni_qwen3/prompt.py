@@ -14,8 +14,15 @@ import numpy.typing as npt
 import torch
 
 from omni_core.engine.base import Segment
-from omni_core.tensors import tensor_over
-from omni_core.types import FloatArray, IntArray
+from omni_core.layers.rows import (
+    FlatRows,
+    Patch,
+    PromptLine,
+    PromptRows,
+    flat_rows,
+    prompt_offsets,
+)
+from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig
 from omni_qwen3.payloads import Prepared
 
@@ -23,39 +30,6 @@ MEDIA_SIZES = ("image_grid_thw", "video_grid_thw", "second_per_grid", "audio_len
 """Keys the Talker needs for its own positions."""
 ASSISTANT_ROWS = 3
 """<|im_start|>, assistant and the newline that open the reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Values of some rows of a flat batch: to write into it, to add to it, or to fill from it."""
-
-    rows: torch.Tensor
-    """Int64 (R,) rows of the batch."""
-    values: torch.Tensor
-    """(..., R, H), a view of what the prompt holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRows:
-    """Values (..., M, H) for the rows `index` (M,), ascending, of one prompt."""
-
-    index: IntArray
-    values: torch.Tensor
-
-    def part(self, start: int, stop: int) -> PromptRows | None:
-        """Those of the rows that are in `start`..`stop`, a view; None for none."""
-        low, high = np.searchsorted(self.index, [start, stop])
-        if low == high:
-            return None
-        return PromptRows(self.index[low:high], self.values[..., low:high, :])
-
-    def patch(self, segment: Segment, offset: int) -> Patch | None:
-        """The part inside a segment that begins at row `offset` of a batch; None if empty."""
-        part = self.part(segment.start, segment.start + segment.count)
-        if part is None:
-            return None
-        rows = torch.from_numpy(part.index + (offset - segment.start))
-        return Patch(rows.to(self.values.device), part.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +46,7 @@ class UserTurns:
     media_sizes: dict[str, Any]
 
 
-class Prompt:
+class Prompt(PromptLine):
     """`Sequence.state` of the Thinker."""
 
     def __init__(
@@ -84,9 +58,7 @@ class Prompt:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self.ids: IntArray = prepared["input_ids"]
-        self._positions = prepared["positions"].astype(np.float32)
-        self.rope_delta = float(np.float32(prepared["rope_delta"]))
+        super().__init__(prepared["input_ids"], prepared["positions"], prepared["rope_delta"])
         self.media: PromptRows | None = None
         self.deepstack: PromptRows | None = None
         self.user: UserTurns | None = None
@@ -100,10 +72,6 @@ class Prompt:
         if captures:
             self.user = user_turns(prepared, config, device=device, dtype=dtype)
             self.capture = PromptRows(self.user.rows[self.user.is_media], self.user.hidden)
-
-    def reply_position(self, row: int) -> float:
-        """Of a row after the prompt, on every axis."""
-        return row + self.rope_delta
 
     def captured(self, start: int, stop: int) -> IntArray:
         """Those of the rows `start`..`stop` of which hidden states are captured."""
@@ -120,19 +88,6 @@ class Prompt:
         part = self.capture.part(start, stop) if self.capture else None
         if part is not None and kept is not None:
             part.values.copy_(kept)
-
-    def rows(self, segment: Segment) -> tuple[IntArray, FloatArray]:
-        """Token ids (count,) and M-RoPE positions (3, count) of a segment, in prompt or reply."""
-        length, start = len(self.ids), segment.start
-        stop = start + segment.count
-        ids, positions = self.ids[start:stop], self._positions[:, start:stop]
-        if stop > length:
-            first = max(start, length)
-            tokens = segment.seq.tokens[first - length : stop - length]
-            line = np.arange(first, stop, dtype=np.float32) + np.float32(self.rope_delta)
-            ids = np.concatenate([ids, np.array(tokens, dtype=np.int64)])
-            positions = np.concatenate([positions, np.broadcast_to(line, (3, len(line)))], axis=1)
-        return ids, positions
 
 
 def user_rows(ids: IntArray, config: OmniConfig) -> IntArray:
@@ -172,14 +127,9 @@ def user_turns(
 
 @dataclass(slots=True)
 class FlatBatch:
-    """Rows of several sequences, one after the other."""
+    """Rows of several sequences, one after the other, and what else some of them have."""
 
-    ids: torch.Tensor
-    """Int64 (N,)."""
-    positions: torch.Tensor
-    """Float32 (3, N)."""
-    sampled_rows: torch.Tensor
-    """Int64 (M,): the last row of each segment that samples."""
+    line: FlatRows
     media: list[Patch] = field(default_factory=list)
     deepstack: list[Patch] = field(default_factory=list)
     captures: list[Patch] = field(default_factory=list)
@@ -188,31 +138,15 @@ class FlatBatch:
 def flatten(segments: list[Segment], tokens: torch.Tensor, device: torch.device) -> FlatBatch:
     """Gather the rows of sequences whose `state` is a `Prompt`; the first segments are decode rows
     of the newest `tokens`, as many as these."""
-    decodes = len(tokens)
-    parts = [segment.seq.state.rows(segment) for segment in segments[decodes:]]
-    ends = np.cumsum([segment.count for segment in segments])
-    sampled = [int(e) - 1 for e, segment in zip(ends, segments, strict=True) if segment.samples]
-    line = np.array(decode_positions(segments[:decodes]), dtype=np.float32)
-    positions = [np.broadcast_to(line, (3, decodes)), *(p for _, p in parts)]
-    ids = [tensor_over(ids).to(device) for ids, _ in parts]
-    flat = FlatBatch(
-        ids=torch.cat([tokens, *ids]),
-        positions=torch.from_numpy(np.concatenate(positions, axis=1)).to(device),
-        sampled_rows=torch.tensor(sampled, dtype=torch.long, device=device),
-    )
-    for end, segment in zip(ends[decodes:], segments[decodes:], strict=True):
+    flat = FlatBatch(flat_rows(segments, tokens, device))
+    for offset, segment in prompt_offsets(segments, decodes=len(tokens)):
         prompt: Prompt = segment.seq.state
         for rows, patches in (
             (prompt.media, flat.media),
             (prompt.deepstack, flat.deepstack),
             (prompt.capture, flat.captures),
         ):
-            patch = rows.patch(segment, int(end) - segment.count) if rows else None
+            patch = rows.patch(segment, offset) if rows else None
             if patch is not None:
                 patches.append(patch)
     return flat
-
-
-def decode_positions(segments: list[Segment]) -> list[float]:
-    """Positions of decode rows, on every axis."""
-    return [s.seq.state.reply_position(s.start) for s in segments]

@@ -24,6 +24,7 @@ from omni_core.engine.common.transfer import upload
 from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
 from omni_core.layers.decode import DecodeStep
+from omni_core.layers.rows import decode_positions
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
@@ -33,7 +34,7 @@ from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.model.decoder import Decoder
-from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
+from omni_qwen3.prompt import Patch, Prompt, flatten
 from omni_qwen3.thinker_prompts import ThinkerPrompts
 from omni_qwen3.thinker_stage import SPEECH_TARGET, ThinkerStage
 
@@ -174,17 +175,17 @@ class ThinkerRunner(ThinkerPrompts):
             positions = upload(line, self.device, torch.float32)
             return self._decode(x, positions, parts)
         flat = flatten(batch.segments, batch.tokens, self.device)
-        x = F.embedding(flat.ids, self._embeddings)
+        x = F.embedding(flat.line.ids, self._embeddings)
         for patch in flat.media:
             x[patch.rows] = patch.values
         tap = None
         if flat.deepstack or flat.captures:
             tap = _LayerTap(flat.deepstack, flat.captures, self.capture_layer)
-        x = self._decoder(x, flat.positions, batch.attend, tap)
+        x = self._decoder(x, flat.line.positions, batch.attend, tap)
         if self.capture_layer is None:
             for patch in flat.captures:
                 patch.values.copy_(self._decoder.norm(x[patch.rows]))
-        return self._decoder.norm(x[flat.sampled_rows])
+        return self._decoder.norm(x[flat.line.sampled_rows])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ARRunner`."""

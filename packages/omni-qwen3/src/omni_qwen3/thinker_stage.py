@@ -10,12 +10,12 @@ from typing import cast
 
 import msgspec
 
-from omni_core.engine.base import EngineRequest, StepOutput, TokenLogprobs
+from omni_core.engine.base import EngineRequest, StepOutput
 from omni_core.engine.stop import StopTracker
 from omni_core.errors import StageError
 from omni_core.scheduler.base import Outbox, Work
 from omni_core.text import calls
-from omni_core.text.payloads import Logprobs, ReplyStart, TokenChunk
+from omni_core.text.payloads import ReplyStart, TokenChunk, as_logprobs
 from omni_core.text.reasoning import left_open
 from omni_core.text.reply_grammar import reply_grammar
 from omni_core.types import FinishReason, Payload, SamplingParams, ToolUse, Usage
@@ -131,7 +131,7 @@ class ThinkerStage:
             outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
         chunk = TokenChunk(token=output.token, finish=output.finish_reason)
         if output.logprobs is not None:
-            chunk["logprobs"] = _logprobs(output.logprobs)
+            chunk["logprobs"] = as_logprobs(output.logprobs)
         outbox.stream(request_id, chunk, target=TEXT_TARGET)
         if reply.speaks:
             said = _without_calls(reply, _spoken(reply, output), output.finish_reason)
@@ -202,11 +202,6 @@ class ThinkerStage:
             prompt_audio_tokens=ids.count(config.audio_token_id),
             prompt_image_tokens=ids.count(config.image_token_id) + ids.count(config.video_token_id),
         )
-
-
-def _logprobs(found: TokenLogprobs) -> Logprobs:
-    ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
-    return Logprobs(token=found.logprob, top_ids=list(ids), top=list(logprobs))
 
 
 def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:

@@ -201,9 +201,12 @@ class Weights:
         self.parts.append(Part(made, make))
         return made
 
-    def tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """One tensor by its full name, a part by itself if it belongs to none."""
-        return self.part(lambda weights: weights._tensor(name, shape))
+    def tensor(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """One tensor by its full name, a part by itself if it belongs to none; of another dtype
+        than the rest, if one is given."""
+        return self.part(lambda weights: weights._tensor(name, shape, dtype))
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int) -> torch.Tensor:
         """Several matrices over the same input, one below the other: (sum of rows, columns)."""
@@ -239,8 +242,8 @@ class Weights:
                 "newer release"
             )
 
-    def _tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        out = self._empty(*shape)
+    def _tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype | None) -> torch.Tensor:
+        out = torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
         self._fill(out, name)
         return out
 

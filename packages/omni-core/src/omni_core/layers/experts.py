@@ -48,16 +48,15 @@ class DenseExperts:
         x: torch.Tensor,
         chosen: torch.Tensor,
         share: torch.Tensor,
-        shared_share: torch.Tensor | None,
+        shared_share: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Rows (N, hidden) to (N, hidden)."""
+        """Rows (N, hidden) to (N, hidden); without `shared_share`, all of the shared expert."""
         width = self.down.shape[1]
         gate, up = F.linear(x, self.gate_up).split_with_sizes([width, width], dim=-1)
         parts = F.silu(gate).mul_(up)
-        routed = parts
+        widths = [self.experts * self.inner, width - self.experts * self.inner]
+        routed, own = parts.split_with_sizes(widths, dim=-1)
         if shared_share is not None:
-            widths = [self.experts * self.inner, width - self.experts * self.inner]
-            routed, own = parts.split_with_sizes(widths, dim=-1)
             own.mul_(shared_share)
         shares = x.new_zeros(x.shape[0], self.experts).scatter_(1, chosen, share)
         routed.view(-1, self.experts, self.inner).mul_(shares.unsqueeze(-1))
@@ -79,9 +78,10 @@ class GroupedExperts:
         x: torch.Tensor,
         chosen: torch.Tensor,
         share: torch.Tensor,
-        shared_share: torch.Tensor | None,
+        shared_share: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Rows (N, hidden) to (N, hidden), without waiting for the device."""
+        """Rows (N, hidden) to (N, hidden), without waiting for the device; without `shared_share`,
+        all of the shared expert."""
         experts = torch.arange(len(self.down), device=x.device)
         by_expert, order = chosen.flatten().sort(stable=True)
         ends = torch.searchsorted(by_expert, experts, right=True, out_int32=True)
@@ -91,9 +91,10 @@ class GroupedExperts:
         parts = torch.empty_like(out)
         parts[order] = out
         mixed = torch.bmm(share.unsqueeze(1), parts.view(*chosen.shape, -1)).squeeze(1)
-        if self.shared is None or shared_share is None:
+        if self.shared is None:
             return mixed
-        return mixed + shared_share * self.shared(x)
+        own = self.shared(x)
+        return mixed + (own if shared_share is None else shared_share * own)
 
 
 Experts: TypeAlias = DenseExperts | GroupedExperts

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
+from omni_core.engine.base import TokenLogprobs
 from omni_core.types import FinishReason
 
 
@@ -30,6 +31,12 @@ class Logprobs(TypedDict):
     """The likeliest tokens."""
     top: list[float]
     """Theirs."""
+
+
+def as_logprobs(found: TokenLogprobs) -> Logprobs:
+    """What an engine found of a token, in the form that travels."""
+    ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
+    return Logprobs(token=found.logprob, top_ids=list(ids), top=list(logprobs))
 
 
 class TokenChunk(TypedDict):

@@ -169,10 +169,10 @@ class ThinkerModule(Qwen3MoeForCausalLM):
         flat, rope = self.flat, self._rope
         if flat is None or rope is None:
             raise RuntimeError("prompts are computed before their rows are given")
-        x = self.model.embed_tokens(flat.ids)
+        x = self.model.embed_tokens(flat.line.ids)
         for patch in flat.media:
             x[patch.rows] = patch.values
-        tables = rotary_tables(rope, flat.positions, x.dtype)
+        tables = rotary_tables(rope, flat.line.positions, x.dtype)
         residual_batch.start(forward_batch)
         for index, layer in enumerate(self.model.layers):
             x = layer(tables, x, forward_batch)

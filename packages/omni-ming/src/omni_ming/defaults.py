@@ -1,0 +1,81 @@
+"""What a checkpoint says a reply is sampled with, and what a server must know of it.
+
+Reads small files only; imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omni_core.checkpoint.files import has_file, read_json
+from omni_core.checkpoint.quantization import refuse_quantised
+from omni_core.specs import ModelInfo, Ref, Transcription
+from omni_core.types import SamplingParams
+from omni_ming.model.config import load_thinker_config
+
+TALKER = "talker"
+"""Folder of the speech model within a checkpoint."""
+VOICES = f"{TALKER}/data/voice_name.json"
+DEFAULT_VOICE = "DB30"
+"""What the authors speak with when no voice is named."""
+NO_TALKER = f"this checkpoint has no {TALKER}/config.json, so it cannot speak"
+MAX_NEW_TOKENS = 512
+"""Of a reply that does not think aloud, in the authors' examples, which are greedy."""
+
+
+def thinker_defaults(model_path: str) -> SamplingParams:
+    """How the Thinker samples what a request leaves unset: greedy, unless generation_config.json
+    says `do_sample`."""
+    config = _generation_config(model_path)
+    return SamplingParams(
+        temperature=float(config.get("temperature", 1.0)) if config.get("do_sample") else 0.0,
+        top_k=int(config.get("top_k") or 0),
+        top_p=float(config.get("top_p") or 1.0),
+        repetition_penalty=float(config.get("repetition_penalty") or 1.0),
+        max_tokens=int(config.get("max_new_tokens") or MAX_NEW_TOKENS),
+    )
+
+
+def eos_token_ids(model_path: str) -> frozenset[int]:
+    """Tokens that end the Thinker's reply and are no part of it."""
+    saved = _generation_config(model_path).get("eos_token_id")
+    if saved is None:
+        saved = load_thinker_config(model_path).eos_token_id
+    return frozenset(saved) if isinstance(saved, list) else frozenset((saved,))
+
+
+def voices(model_path: str) -> dict[str, Any]:
+    """{name: what talker/data/voice_name.json says of it}."""
+    return read_json(model_path, VOICES) if has_file(model_path, VOICES) else {}
+
+
+def describe(model_path: str) -> ModelInfo:
+    """Context length, voices and modalities of a checkpoint; ConfigError if it is quantised."""
+    refuse_quantised(model_path)
+    config = load_thinker_config(model_path)
+    speaks = has_file(model_path, f"{TALKER}/config.json")
+    names = tuple(voices(model_path)) if speaks else ()
+    default = DEFAULT_VOICE if DEFAULT_VOICE in names else next(iter(names), None)
+    return ModelInfo(
+        context_length=config.max_len,
+        voices=names,
+        default_voice=default,
+        sample_rate=_sample_rate(model_path) if speaks else None,
+        input_modalities=("text", "image", "audio", "video"),
+        refused_modalities={} if speaks else {"audio": NO_TALKER},
+        logprobs=True,
+        reads_aloud=speaks,
+        completes_prompts=True,
+        transcription=Transcription(messages=Ref("omni_ming.transcribe:messages")),
+        grammars=True,
+        tools=False,
+    )
+
+
+def _sample_rate(model_path: str) -> int:
+    return int(read_json(model_path, f"{TALKER}/vae/config.json")["sample_rate"])
+
+
+def _generation_config(model_path: str) -> dict[str, Any]:
+    name = "generation_config.json"
+    return read_json(model_path, name) if has_file(model_path, name) else {}

@@ -1,0 +1,1 @@
+"""The Thinker's decoder: BailingMoeV2 with a router per modality."""
