@@ -8,8 +8,8 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from omni_core.errors import MediaError, RequestError
+from omni_core.media.patches import image_grid, image_patches, pixel_range, smart_resize
 from omni_core.types import MediaOptions
-from omni_qwen3.preprocess.image import image_grid, image_patches, pixel_range, smart_resize
 from omni_qwen3.preprocess.settings import Settings, VisionSettings, load_settings
 
 

@@ -53,9 +53,9 @@ class PartialRope:
 def head_order(config: ThinkerConfig, device: torch.device) -> torch.Tensor:
     """Int64 (head_dim,): the checkpoint's dimension that stands at each place of ours.
 
-    Queries and keys are reordered alike, which leaves their products as they are. The components of
-    a pair, `rotary_dim` / 2 apart in the checkpoint, are then half a head apart, so that a whole head
-    can be turned at once.
+    Queries and keys are reordered alike, which leaves their products as they are. The components
+    of a pair, `rotary_dim` / 2 apart in the checkpoint, are then half a head apart, so that a whole
+    head can be turned at once.
     """
     half, turned = config.head_dim // 2, config.rotary_dim // 2
     dims = torch.arange(config.head_dim, device=device)

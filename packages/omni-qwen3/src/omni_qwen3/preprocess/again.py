@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 
 from omni_core.media import MediaLimits, load_audio, load_image, load_video
+from omni_core.media.patches import image_patches
 from omni_core.types import FloatArray
 from omni_qwen3.payloads import ByteArray
 from omni_qwen3.preprocess.audio import AudioFeatures
-from omni_qwen3.preprocess.image import image_patches
 from omni_qwen3.preprocess.settings import Settings, load_settings
 from omni_qwen3.preprocess.video import video_patches
 

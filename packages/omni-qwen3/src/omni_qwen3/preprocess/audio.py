@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from omni_core.errors import MediaError
+from omni_core.layers.mel import LogMel
 from omni_core.types import FloatArray
-from omni_qwen3.preprocess.mel import LogMel
 from omni_qwen3.preprocess.settings import AudioSettings
 
 FRAMES_PER_CHUNK = 100

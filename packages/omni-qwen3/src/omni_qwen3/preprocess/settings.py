@@ -11,6 +11,7 @@ from typing import Any
 
 from omni_core.checkpoint.files import has_file, read_json
 from omni_core.errors import ConfigError
+from omni_core.media.patches import PatchSettings
 
 VIDEO_MIN_PIXELS = 128 * 32 * 32
 """Per frame. transformers' Qwen3OmniMoeProcessor uses these two whatever the checkpoint says."""
@@ -34,23 +35,8 @@ class PromptConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionSettings:
-    """How pictures become patches."""
-
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    rescale_factor: float
-    min_pixels: int
-    """Smallest area of one picture after resizing."""
-    max_pixels: int
-
-    @property
-    def factor(self) -> int:
-        """Both sides of a resized picture are multiples of this, in pixels."""
-        return self.patch_size * self.merge_size
+class VisionSettings(PatchSettings):
+    """How pictures and videos become patches."""
 
     def seconds_per_grid(self, fps: float) -> float:
         """Time between two temporal patches of a video with `fps` frames a second."""

@@ -1,11 +1,12 @@
-"""Pictures to patches: the numbers of transformers' Qwen2VLImageProcessorPil, bit for bit.
+"""Pictures to patches of a vision transformer: the numbers of transformers' numpy processors.
 
-Knows Pillow and arrays. Orientation and colour mode are settled before (omni_core.media).
+Knows Pillow and arrays. Orientation and colour mode are settled before (`omni_core.media.image`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,29 @@ from PIL import Image
 
 from omni_core.errors import MediaError, RequestError
 from omni_core.types import FloatArray, MediaOptions
-from omni_qwen3.preprocess.settings import VisionSettings
 
 MAX_ASPECT_RATIO = 200
 """Of the longer to the shorter side; beyond it the model's position grid is not trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchSettings:
+    """How pictures become patches."""
+
+    patch_size: int
+    temporal_patch_size: int
+    merge_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rescale_factor: float
+    min_pixels: int
+    """Smallest area of one picture after resizing."""
+    max_pixels: int
+
+    @property
+    def factor(self) -> int:
+        """Both sides of a resized picture are multiples of this, in pixels."""
+        return self.patch_size * self.merge_size
 
 
 def smart_resize(
@@ -24,7 +44,7 @@ def smart_resize(
 ) -> tuple[int, int]:
     """The (height, width) nearest in shape that are multiples of `factor` with an area in range.
 
-    MediaError for a picture longer than 200 times its width. The rule of Qwen2-VL's processors.
+    MediaError for a picture longer than 200 times its width.
     """
     long, short = max(height, width), min(height, width)
     if short == 0 or long / short > MAX_ASPECT_RATIO:
@@ -49,7 +69,7 @@ def smart_resize(
     return sides
 
 
-def pixel_range(settings: VisionSettings, options: MediaOptions) -> tuple[int, int]:
+def pixel_range(settings: PatchSettings, options: MediaOptions) -> tuple[int, int]:
     """(min, max) area in pixels: the caller's bounds over the checkpoint's, which give way to them.
 
     RequestError for a bound no picture can meet.
@@ -70,7 +90,7 @@ def pixel_range(settings: VisionSettings, options: MediaOptions) -> tuple[int, i
     return low, high
 
 
-def image_grid(image: Image.Image, settings: VisionSettings, options: MediaOptions) -> list[int]:
+def image_grid(image: Image.Image, settings: PatchSettings, options: MediaOptions) -> list[int]:
     """[1, height, width] in patches of the picture after resizing."""
     low, high = pixel_range(settings, options)
     height, width = smart_resize(
@@ -84,14 +104,14 @@ def resize(image: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]
     return np.asarray(image.resize((width, height), resample=Image.Resampling.BICUBIC))
 
 
-def image_patches(image: Image.Image, grid: list[int], settings: VisionSettings) -> FloatArray:
+def image_patches(image: Image.Image, grid: list[int], settings: PatchSettings) -> FloatArray:
     """Patches (P, 3 * temporal_patch * patch * patch) of an RGB picture resized to its `grid`."""
     pixels = resize(image, grid[1] * settings.patch_size, grid[2] * settings.patch_size)
     frames = np.broadcast_to(pixels, (settings.temporal_patch_size, *pixels.shape))
-    return patchify(frames, _pixel_values(settings), settings)
+    return patchify(frames, pixel_values(settings), settings)
 
 
-def _pixel_values(settings: VisionSettings) -> FloatArray:
+def pixel_values(settings: PatchSettings) -> FloatArray:
     """(3, 256): the normalised value of every byte; scaled in float64, then normalised in float32,
     as transformers' numpy processors do."""
     scaled = (np.arange(256, dtype=np.float64) * settings.rescale_factor).astype(np.float32)
@@ -101,7 +121,7 @@ def _pixel_values(settings: VisionSettings) -> FloatArray:
 
 
 def patchify(
-    frames: npt.NDArray[np.uint8], values: FloatArray, settings: VisionSettings
+    frames: npt.NDArray[np.uint8], values: FloatArray, settings: PatchSettings
 ) -> FloatArray:
     """Bytes (T, height, width, 3) -> float32 (P, 3 * temporal_patch * patch * patch).
 
