@@ -46,7 +46,8 @@ TORCH_MODULES = (
         "tensors.py",
         "steps/",
     ),
-    *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "encoder/", "layers/"),
+    *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "layers/"),
+    *(f"encoder/{name}.py" for name in ("budget", "cached", "images")),
     *(f"checkpoint/{name}.py" for name in ("tensorfile", "weights", "renew")),
 )
 

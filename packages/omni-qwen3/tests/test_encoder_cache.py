@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from omni_core.encoder.cached import CachedEncoder
+from omni_core.encoder.images import ImageEncoder
 from omni_core.errors import ConfigError, OmniError, OutOfMemoryError
 from omni_core.media.keys import media_key
 from omni_core.scheduler.base import Abort, Inbox, Work
@@ -20,7 +21,6 @@ from omni_core.specs import StageContext
 from omni_core.testing.fakes import RecordingOutbox, running
 from omni_core.types import FloatArray, Payload, RequestParams
 from omni_qwen3 import encoders
-from omni_qwen3.encode_image import ImageEncoder
 from omni_qwen3.pipeline import AUDIO_ENCODER, IMAGE_ENCODER
 
 PATIENCE_S = 10.0

@@ -23,6 +23,7 @@ Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):

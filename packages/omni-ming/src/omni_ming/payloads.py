@@ -12,40 +12,10 @@ segmenter -> talker_stream: `SpeechStart`, then chunks `Utterance`
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-import numpy as np
-import numpy.typing as npt
-
-from omni_core.types import FloatArray, IntArray
-
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
-
-
-class Visual(TypedDict):
-    """The images (or videos) of a prompt, in message order.
-
-    Of an item that preprocessing has met before there are no patches: most likely the encoder has
-    in its cache what it makes of them, and else it reads `encoded` again.
-    """
-
-    pixel_values: list[FloatArray | None]
-    """Per item (P, 3 * temporal_patch * patch * patch)."""
-    encoded: list[ByteArray | None]
-    """Per item (n,), its file; None where there are patches."""
-    grid_thw: IntArray
-    """(items, 3): temporal, height and width in patches, before merging."""
-    params: list[str]
-    """What an error about each item names."""
-    keys: list[bytes]
-    """Per item, equal for equal patches only."""
-    rows: IntArray
-    """(N,) rows of the prompt that the merged patches replace, ascending."""
-    row_keys: IntArray
-    """(N,) see `omni_core.media.keys.item_row_keys`."""
-    fps: NotRequired[float]
-    """Videos only: how densely frames are sampled, and how many at most."""
-    max_frames: NotRequired[int]
+from omni_core.encoder.payloads import Visual, VisualFeatures
+from omni_core.types import ByteArray, FloatArray, IntArray
 
 
 class Audio(TypedDict):
@@ -87,18 +57,12 @@ class Prompt(TypedDict):
     """No template is around it, and all of the reply is text as it is."""
 
 
-class VisualFeatures(TypedDict):
-    """What image_encoder makes of one `Visual`; rows in placeholder order."""
-
-    embeds: Any
-    """(N, H), each row of length 1."""
-
-
 class Features(TypedDict):
     """Output of an encoder stage: image_encoder fills image/video, audio_encoder fills audio."""
 
     image: NotRequired[VisualFeatures]
     video: NotRequired[VisualFeatures]
+    """"embeds" (N, H), each row of length 1."""
     audio: NotRequired[Any]
     """(N, H), each row of length 1."""
 

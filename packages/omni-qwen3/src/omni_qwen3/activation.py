@@ -5,44 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from omni_core.layers.vit import MARGIN, patch_bytes
 from omni_qwen3.towers.config import AudioConfig, VisionConfig
-
-MARGIN = 1.1
-"""Over what is counted: kernels' own buffers and the allocator's rounding."""
-_FLOAT32 = 4
-_INT64 = 8
 
 
 def vision_patch_bytes(config: VisionConfig, itemsize: int) -> int:
-    """Peak bytes of the vision tower per patch of a call; `config` is the vision_config.
-
-    Counted from `towers.vision`, whose attention keeps no score matrix. With h hidden_size,
-    i intermediate_size and s bytes an element, a patch takes the largest of
-
-        patches       hs (+ ps)             a 16-bit convolution reorders its p pixel values
-        embedding     5hs + 20h             four float32-weighted corners of the position grid
-        rotary        5hs + 16h (+ 8h)      residual, norm, qkv; float32 products (and casts)
-        attention     10hs                  residual, norm, qkv, turned q and k, pieces, joined
-        feed-forward  2hs + 2is
-
-    beside what lives through all blocks: the input, angles, and deepstack levels twice.
-    """
-    hidden, wide = config.hidden_size, config.intermediate_size
-    pixels = config.in_channels * config.temporal_patch_size * config.patch_size**2
-    short = itemsize < _FLOAT32
-    casts = 2 * _FLOAT32 * hidden if short else 0
-    peak = max(
-        (pixels * short + hidden) * itemsize,
-        5 * hidden * itemsize + 5 * _FLOAT32 * hidden,
-        5 * hidden * itemsize + 4 * _FLOAT32 * hidden + casts,
-        10 * hidden * itemsize,
-        2 * (hidden + wide) * itemsize,
-    )
-    angles = 2 * _FLOAT32 * (hidden // config.num_heads) + 4 * (_INT64 + _FLOAT32) + 2 * _INT64
+    """Peak bytes of the vision tower per patch of a call; deepstack levels are there twice."""
     levels = 2 * len(config.deepstack_visual_indexes) + 1
-    rows = levels * config.out_hidden_size // config.spatial_merge_size**2
-    counted: int = peak + angles + (pixels + rows) * itemsize
-    return math.ceil(MARGIN * counted)
+    kept = levels * config.out_hidden_size // config.spatial_merge_size**2
+    return patch_bytes(config, itemsize, kept)
 
 
 @dataclass(frozen=True, slots=True)

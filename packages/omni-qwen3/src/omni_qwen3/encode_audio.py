@@ -16,9 +16,9 @@ from omni_core.checkpoint.weights import Weights
 from omni_core.encoder.budget import OPTION, cut_clips
 from omni_core.errors import ConfigError, StageError
 from omni_core.tensors import tensor_over
-from omni_core.types import FloatArray, Payload
+from omni_core.types import ByteArray, FloatArray, Payload
 from omni_qwen3.activation import audio_bytes
-from omni_qwen3.payloads import Audio, ByteArray, Features
+from omni_qwen3.payloads import Audio, Features
 from omni_qwen3.preprocess.again import MediaAgain
 from omni_qwen3.preprocess.audio import audio_tokens
 from omni_qwen3.towers.audio import AudioTower

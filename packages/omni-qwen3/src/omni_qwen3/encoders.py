@@ -7,12 +7,13 @@ import torch
 from omni_core.checkpoint.renew import loader
 from omni_core.encoder.budget import activation_budget
 from omni_core.encoder.cached import CachedEncoder, cached, encoder_scheduler, load_tower
+from omni_core.encoder.images import ImageEncoder, VisualItem
 from omni_core.encoder.options import whole_number
+from omni_core.encoder.payloads import VisualFeatures
 from omni_core.scheduler.base import Scheduler
 from omni_core.specs import StageContext
+from omni_qwen3.activation import vision_patch_bytes
 from omni_qwen3.encode_audio import AudioEncoder, Clip
-from omni_qwen3.encode_image import ImageEncoder, VisualItem
-from omni_qwen3.payloads import VisualFeatures
 from omni_qwen3.preprocess.again import MediaAgain
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import audio_config, vision_config
@@ -46,7 +47,15 @@ def load_image(ctx: StageContext) -> CachedEncoder[VisualItem, VisualFeatures]:
         tower = VisionTower(vision_config(ctx.model_path))
     weights = load_tower(ctx, tower, VISION_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
-    encoder = cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    images = ImageEncoder(
+        tower,
+        tower.config,
+        MediaAgain(ctx.model_path),
+        max_patches=budget // vision_patch_bytes(tower.config, weights.dtype.itemsize),
+        device=weights.device,
+        dtype=weights.dtype,
+    )
+    encoder = cached(ctx, images)
     ctx.loads(loader(ctx, weights.parts, (VISION_WEIGHTS,), encoder.forget))
     return encoder
 

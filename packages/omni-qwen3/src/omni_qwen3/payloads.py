@@ -13,42 +13,17 @@ talker_ar -> code2wav: `{}`, then chunks int64 (G, frames)
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypeAlias, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-import numpy as np
-import numpy.typing as npt
-
-from omni_core.types import FloatArray, IntArray
-
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
+from omni_core.encoder.payloads import Visual
+from omni_core.types import ByteArray, FloatArray, IntArray
 
 
-class Visual(TypedDict):
-    """The images (or videos) of a prompt, in message order.
+class Video(Visual):
+    """The videos of a prompt."""
 
-    Of an item that preprocessing has met before there are no patches: most likely the encoder has
-    in its cache what it makes of them, and else it reads `encoded` again.
-    """
-
-    pixel_values: list[FloatArray | None]
-    """Per item (P, 3 * temporal_patch * patch * patch)."""
-    encoded: list[ByteArray | None]
-    """Per item (n,), its file; None where there are patches."""
-    grid_thw: IntArray
-    """(items, 3): temporal, height and width in patches, before merging."""
-    params: list[str]
-    """What an error about each item names."""
-    keys: list[bytes]
-    """Per item, equal for equal patches only (see `omni_core.media.keys.media_key`)."""
-    rows: IntArray
-    """(N,) rows of the prompt that the merged patches replace, ascending."""
-    row_keys: IntArray
-    """(N,) see `omni_core.media.keys.item_row_keys`."""
-    second_per_grid: NotRequired[list[float]]
-    """Videos only: seconds between two temporal patches, per item."""
-    fps: NotRequired[float]
-    """Videos only: how densely frames are sampled, and how many at most."""
-    max_frames: NotRequired[int]
+    second_per_grid: list[float]
+    """Seconds between two temporal patches, per item."""
 
 
 class Audio(TypedDict):
@@ -81,7 +56,7 @@ class Prompt(TypedDict):
     rope_delta: float
     """Position of generated token i is S + i + rope_delta."""
     image: NotRequired[Visual]
-    video: NotRequired[Visual]
+    video: NotRequired[Video]
     audio: NotRequired[Audio]
     routed: list[str]
     """Encoders this prompt goes to; mm_aggregate waits for these."""

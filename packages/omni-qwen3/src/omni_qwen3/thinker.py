@@ -24,7 +24,7 @@ from omni_core.engine.common.transfer import upload
 from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
 from omni_core.layers.decode import DecodeStep
-from omni_core.layers.rows import decode_positions
+from omni_core.layers.rows import Patch, decode_positions
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
@@ -34,7 +34,7 @@ from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
 from omni_qwen3.model.decoder import Decoder
-from omni_qwen3.prompt import Patch, Prompt, flatten
+from omni_qwen3.prompt import Prompt, flatten
 from omni_qwen3.thinker_prompts import ThinkerPrompts
 from omni_qwen3.thinker_stage import SPEECH_TARGET, ThinkerStage
 

@@ -21,6 +21,7 @@ from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
 from omni_core.errors import ConfigError
+from omni_core.layers.rows import Patch
 from omni_core.specs import Ref, StageContext
 from omni_core.text.detokenize import TokenBytes
 from omni_core.types import IntArray
@@ -36,7 +37,7 @@ from omni_qwen3.on_sglang.upstream import (
     VocabParallelEmbedding,
     residual_batch,
 )
-from omni_qwen3.prompt import FlatBatch, Patch, Prompt, flatten
+from omni_qwen3.prompt import FlatBatch, Prompt, flatten
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 
 DECODER = "thinker.model."

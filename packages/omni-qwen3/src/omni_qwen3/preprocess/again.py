@@ -10,8 +10,7 @@ from functools import cached_property
 
 from omni_core.media import MediaLimits, load_audio, load_image, load_video
 from omni_core.media.patches import image_patches
-from omni_core.types import FloatArray
-from omni_qwen3.payloads import ByteArray
+from omni_core.types import ByteArray, FloatArray
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import Settings, load_settings
 from omni_qwen3.preprocess.video import video_patches

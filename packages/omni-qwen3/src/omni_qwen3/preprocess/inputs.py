@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omni_core.encoder.payloads import Visual
 from omni_core.media.keys import item_row_keys, media_key
 from omni_core.media.patches import image_patches
-from omni_core.types import IntArray, MediaOptions
-from omni_qwen3.payloads import Audio, ByteArray, Visual
+from omni_core.types import ByteArray, IntArray, MediaOptions
+from omni_qwen3.payloads import Audio, Video
 from omni_qwen3.preprocess.audio import FRAMES_PER_CHUNK, AudioFeatures, audio_tokens
 from omni_qwen3.preprocess.media import Item
 from omni_qwen3.preprocess.settings import Settings
@@ -66,7 +67,7 @@ class EncoderInputs:
         sizes: MediaSizes,
         rows: IntArray,
         sampling: tuple[float, int],
-    ) -> Visual:
+    ) -> Video:
         """The videos, sampled at (frames per second, most frames)."""
         items, settings = _of(media, "video"), self._settings.video
         patches = [
@@ -77,7 +78,7 @@ class EncoderInputs:
         ]
         facts = zip(items, sizes.second_per_grid, strict=True)
         keys = [media_key(item.encoded.key, item.measures.grid, time) for item, time in facts]
-        return Visual(
+        return Video(
             pixel_values=patches,
             encoded=[_file(item) for item in items],
             grid_thw=grid_array(sizes.video_grids),

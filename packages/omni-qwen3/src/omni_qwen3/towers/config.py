@@ -8,32 +8,16 @@ from typing import Any
 
 from omni_core.checkpoint.files import read_json
 from omni_core.errors import ConfigError
+from omni_core.layers.vit import VitConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionConfig:
+class VisionConfig(VitConfig):
     """Sizes of the vision tower, named as in config.json."""
 
-    depth: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    in_channels: int
-    patch_size: int
-    temporal_patch_size: int
-    spatial_merge_size: int
-    """Patches that become one row, along each side."""
     out_hidden_size: int
-    num_position_embeddings: int
-    """Learned positions: a square grid, resampled to the grid of each picture."""
     deepstack_visual_indexes: tuple[int, ...]
     """Layers whose output the Thinker's first layers get as well."""
-    rope_theta: float
-
-    @property
-    def patch_shape(self) -> tuple[int, int, int]:
-        """(frames, height, width) of one patch."""
-        return self.temporal_patch_size, self.patch_size, self.patch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,25 +6,32 @@ Knows payloads, grids and the tower's memory. Knows nothing of caches or request
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 
-from omni_core.checkpoint.weights import Weights
 from omni_core.encoder.budget import cut_grids
+from omni_core.encoder.payloads import Visual, VisualFeatures
 from omni_core.errors import RequestError, StageError
+from omni_core.layers.vit import Grid, VitConfig
 from omni_core.tensors import tensor_over
-from omni_core.types import FloatArray, Payload
-from omni_qwen3.activation import vision_patch_bytes
-from omni_qwen3.payloads import ByteArray, Visual, VisualFeatures
-from omni_qwen3.preprocess.again import MediaAgain
-from omni_qwen3.towers.vision import VisionTower
+from omni_core.types import ByteArray, FloatArray, Payload
 
 KINDS = ("image", "video")
 """Inputs of the vision tower, by payload key."""
+
+
+class PicturesAgain(Protocol):
+    """Reads files that preprocessing has let through before."""
+
+    def image(self, encoded: ByteArray, grid: list[int]) -> FloatArray:
+        """Patches (P, 3 * temporal_patch * patch * patch) of a picture."""
+
+    def video(self, encoded: ByteArray, grid: list[int], fps: float, max_frames: int) -> FloatArray:
+        """Patches (P, 3 * temporal_patch * patch * patch) of a video sampled as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +55,22 @@ class ImageEncoder:
     too_large = "send fewer or smaller pictures or lower max_pixels"
 
     def __init__(
-        self, tower: VisionTower, weights: Weights, budget_bytes: int, again: MediaAgain
+        self,
+        tower: Callable[[torch.Tensor, Sequence[Grid]], VisualFeatures],
+        config: VitConfig,
+        again: PicturesAgain,
+        *,
+        max_patches: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
-        config = tower.config
+        """`max_patches` of one call of the tower, which takes patches in `dtype` on `device`."""
         self._tower = tower
         self._again = again
         self._merged = config.spatial_merge_size**2
         self._patch_pixels = config.patch_size**2
-        self._device, self._dtype = weights.device, weights.dtype
-        self._max_patches = budget_bytes // vision_patch_bytes(config, self._dtype.itemsize)
+        self._max_patches = max_patches
+        self._device, self._dtype = device, dtype
 
     def cost(self, payload: Payload) -> int:
         """Patches of a request."""
@@ -86,14 +100,13 @@ class ImageEncoder:
         patches = [self._patches(item) for item in items]
         pixels = patches[0] if len(patches) == 1 else np.concatenate(patches)
         calls = cut_grids([item.grid for item in items], self._max_patches)
-        embeds, deepstack = self._run(pixels, calls)
+        made = self._run(pixels, calls)
         counts = [len(rows) // self._merged for rows in patches]
+        parts = {name: torch.split(rows, counts, dim=-2) for name, rows in made.items()}
         # Copies: a view would keep what all the others of the batch were made into.
         return [
-            VisualFeatures(embeds=rows.to("cpu", copy=True), deepstack=levels.to("cpu", copy=True))
-            for rows, levels in zip(
-                torch.split(embeds, counts), torch.split(deepstack, counts, dim=1), strict=True
-            )
+            {name: split[index].to("cpu", copy=True) for name, split in parts.items()}
+            for index in range(len(items))
         ]
 
     def join(self, items: Sequence[VisualItem], made: Sequence[VisualFeatures]) -> Payload:
@@ -101,12 +114,12 @@ class ImageEncoder:
         features: Payload = {}
         for kind in dict.fromkeys(item.kind for item in items):
             parts = [part for item, part in zip(items, made, strict=True) if item.kind == kind]
-            features[kind] = parts[0] if len(parts) == 1 else _joined(parts)
+            features[kind] = dict(parts[0] if len(parts) == 1 else _joined(parts))
         return features
 
     def size_bytes(self, made: VisualFeatures) -> int:
         """Memory of one item's features."""
-        return int(made["embeds"].nbytes + made["deepstack"].nbytes)
+        return sum(rows.nbytes for rows in made.values())
 
     def _patches(self, item: VisualItem) -> FloatArray:
         if item.content is not None:
@@ -124,20 +137,16 @@ class ImageEncoder:
             param=param,
         )
 
-    def _run(
-        self, pixels: FloatArray, calls: list[list[list[int]]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Embeddings (N, H) and deepstack rows (levels, N, H) of all patches, call by call."""
-        embeds, deepstack = [], []
+    def _run(self, pixels: FloatArray, calls: list[list[list[int]]]) -> VisualFeatures:
+        """Features of all patches, call by call."""
+        made = []
         start = 0
         for grids in calls:
             end = start + sum(math.prod(grid) for grid in grids)
             patches = tensor_over(pixels[start:end]).to(self._device, self._dtype)
-            rows, levels = self._tower(patches, grids)
-            embeds.append(rows)
-            deepstack.append(levels)
+            made.append(self._tower(patches, grids))
             start = end
-        return torch.cat(embeds), torch.cat(deepstack, dim=1)
+        return _joined(made)
 
 
 def _items(kind: str, payload: Payload) -> Iterator[VisualItem]:
@@ -156,7 +165,4 @@ def _items(kind: str, payload: Payload) -> Iterator[VisualItem]:
 
 
 def _joined(parts: Sequence[VisualFeatures]) -> VisualFeatures:
-    return VisualFeatures(
-        embeds=torch.cat([part["embeds"] for part in parts]),
-        deepstack=torch.cat([part["deepstack"] for part in parts], dim=1),
-    )
+    return {name: torch.cat([part[name] for part in parts], dim=-2) for name in parts[0]}
