@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from omni_core.encoder.patches import image_grid, image_patches, pixel_range, smart_resize
 from omni_core.errors import MediaError, RequestError
-from omni_core.media.patches import image_grid, image_patches, pixel_range, smart_resize
 from omni_core.types import MediaOptions
 from omni_qwen3.preprocess.settings import Settings, VisionSettings, load_settings
 

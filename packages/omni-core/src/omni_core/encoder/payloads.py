@@ -1,4 +1,4 @@
-"""What preprocessing hands to an encoder of pictures, and what that makes of them. Free of torch."""
+"""What preprocessing hands to an encoder of pictures, and what it makes of them. Free of torch."""
 
 from __future__ import annotations
 

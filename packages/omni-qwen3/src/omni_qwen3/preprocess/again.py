@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from omni_core.encoder.patches import image_patches
 from omni_core.media import MediaLimits, load_audio, load_image, load_video
-from omni_core.media.patches import image_patches
 from omni_core.types import ByteArray, FloatArray
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import Settings, load_settings

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omni_core.encoder.patches import image_patches
 from omni_core.encoder.payloads import Visual
 from omni_core.media.keys import item_row_keys, media_key
-from omni_core.media.patches import image_patches
 from omni_core.types import ByteArray, IntArray, MediaOptions
 from omni_qwen3.payloads import Audio, Video
 from omni_qwen3.preprocess.audio import FRAMES_PER_CHUNK, AudioFeatures, audio_tokens

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from PIL import Image
 
+from omni_core.encoder.patches import image_grid
 from omni_core.errors import RequestError
 from omni_core.media import (
     MediaLimits,
@@ -24,7 +25,6 @@ from omni_core.media import (
     load_video,
 )
 from omni_core.media.keys import media_key
-from omni_core.media.patches import image_grid
 from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
 from omni_qwen3.preprocess.audio import AudioFeatures

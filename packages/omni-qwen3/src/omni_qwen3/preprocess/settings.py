@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from omni_core.checkpoint.files import has_file, read_json
+from omni_core.encoder.settings import PatchSettings
 from omni_core.errors import ConfigError
-from omni_core.media.patches import PatchSettings
 
 VIDEO_MIN_PIXELS = 128 * 32 * 32
 """Per frame. transformers' Qwen3OmniMoeProcessor uses these two whatever the checkpoint says."""

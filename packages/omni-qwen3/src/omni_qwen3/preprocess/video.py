@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from omni_core.encoder.patches import patchify, pixel_range, resize, smart_resize
 from omni_core.errors import RequestError
-from omni_core.media.patches import patchify, pixel_range, resize, smart_resize
 from omni_core.types import FloatArray, MediaOptions
 from omni_qwen3.preprocess.settings import VisionSettings
 

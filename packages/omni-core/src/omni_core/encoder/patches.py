@@ -6,37 +6,17 @@ Knows Pillow and arrays. Orientation and colour mode are settled before (`omni_c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from omni_core.encoder.settings import PatchSettings
 from omni_core.errors import MediaError, RequestError
 from omni_core.types import FloatArray, MediaOptions
 
 MAX_ASPECT_RATIO = 200
 """Of the longer to the shorter side; beyond it the model's position grid is not trained."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchSettings:
-    """How pictures become patches."""
-
-    patch_size: int
-    temporal_patch_size: int
-    merge_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    rescale_factor: float
-    min_pixels: int
-    """Smallest area of one picture after resizing."""
-    max_pixels: int
-
-    @property
-    def factor(self) -> int:
-        """Both sides of a resized picture are multiples of this, in pixels."""
-        return self.patch_size * self.merge_size
 
 
 def smart_resize(
