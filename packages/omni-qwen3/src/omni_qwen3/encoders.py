@@ -45,7 +45,7 @@ def load_image(ctx: StageContext) -> CachedEncoder[VisualItem, VisualFeatures]:
     """The checkpoint's vision tower, with a cache."""
     with torch.device("meta"):
         tower = VisionTower(vision_config(ctx.model_path))
-    weights = load_tower(ctx, tower, VISION_WEIGHTS)
+    weights = load_tower(ctx, tower, VISION_WEIGHTS, root=VISION_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
     images = ImageEncoder(
         tower,
@@ -64,7 +64,7 @@ def load_audio(ctx: StageContext) -> CachedEncoder[Clip, torch.Tensor]:
     """The checkpoint's audio tower, with a cache."""
     with torch.device("meta"):
         tower = AudioTower(audio_config(ctx.model_path))
-    weights = load_tower(ctx, tower, AUDIO_WEIGHTS)
+    weights = load_tower(ctx, tower, AUDIO_WEIGHTS, root=AUDIO_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
     encoder = cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
     ctx.loads(loader(ctx, weights.parts, (AUDIO_WEIGHTS,), encoder.forget))

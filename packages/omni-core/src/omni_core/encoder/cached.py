@@ -166,14 +166,17 @@ class CachedEncoder(Generic[ItemT, V]):
         )
 
 
-def load_tower(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
-    """Fill a tower on the meta device with the checkpoint's weights, in the stage's dtype."""
+def load_tower(
+    ctx: StageContext, tower: torch.nn.Module, *prefixes: str, root: str = ""
+) -> Weights:
+    """Fill a tower on the meta device with the checkpoint's weights under `prefixes`, in the
+    stage's dtype. Its own names are the checkpoint's behind `root`."""
     with Checkpoint(ctx.model_path) as checkpoint:
         weights = open_weights(
-            checkpoint, (prefix,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
+            checkpoint, prefixes, device=ctx.device, dtype=ctx.dtype, report=ctx.report
         )
         state = {
-            name: weights.tensor(prefix + name, empty.shape)
+            name: weights.tensor(root + name, empty.shape)
             for name, empty in tower.state_dict().items()
         }
         weights.finish()

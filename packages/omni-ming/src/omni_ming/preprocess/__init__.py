@@ -1,0 +1,1 @@
+"""Messages to prompts: token ids with positions, and arrays for the encoders."""

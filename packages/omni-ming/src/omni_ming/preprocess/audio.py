@@ -1,0 +1,48 @@
+"""Sound to log-mel frames, each clip by itself. Knows float32 mono sound, and no prompts."""
+
+from __future__ import annotations
+
+import torch
+
+from omni_core.errors import MediaError
+from omni_core.layers.mel import LogMel
+from omni_core.types import FloatArray
+from omni_ming.preprocess.settings import AudioSettings
+
+SHORTEST_S = 0.1
+"""What shorter clips are padded to with silence: a spectrum needs half a window."""
+
+
+class AudioFeatures:
+    """Whisper's log-mel features, not padded to 30 s; safe to share by threads."""
+
+    def __init__(self, settings: AudioSettings) -> None:
+        self._log_mel = LogMel(
+            bands=settings.mel_bands,
+            window=settings.window,
+            hop=settings.hop,
+            sample_rate=settings.sample_rate,
+        )
+        self._settings = settings
+        self.sample_rate = settings.sample_rate
+
+    def check(self, samples: FloatArray) -> None:
+        """MediaError for a clip (n,) without samples, or one that the encoder has no places for."""
+        if not len(samples):
+            raise MediaError("the audio is empty: it decodes to no samples")
+        if self.frames(len(samples)) > self._settings.max_frames:
+            raise MediaError(
+                f"the audio lasts {len(samples) / self.sample_rate:.1f} s; this model hears clips "
+                f"of at most {self._settings.max_seconds:g} s, send it in several"
+            )
+
+    def frames(self, samples: int) -> int:
+        """Mel frames of a clip of so many samples."""
+        return max(samples, round(SHORTEST_S * self.sample_rate)) // self._settings.hop
+
+    def __call__(self, clip: FloatArray) -> FloatArray:
+        """A checked clip (n,) at `sample_rate` -> features (mel_bins, frames)."""
+        padded = torch.zeros(max(len(clip), round(SHORTEST_S * self.sample_rate)))
+        padded[: len(clip)] = torch.from_numpy(clip)
+        frames: FloatArray = self._log_mel(padded[None])[0].numpy()
+        return frames

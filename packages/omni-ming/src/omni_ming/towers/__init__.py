@@ -1,0 +1,1 @@
+"""The encoders' networks: pictures and sound to rows of the Thinker."""
