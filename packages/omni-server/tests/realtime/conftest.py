@@ -58,6 +58,8 @@ class Desk:
     kind: Any = "realtime"
     limiter: RateLimiter | None = None
     said: list[dict[str, Any]] = field(default_factory=list)
+    breaks_at: str = ""
+    """Telling an event of this name is a bug."""
 
     def __post_init__(self) -> None:
         pipeline = self.context.pipeline
@@ -82,6 +84,8 @@ class Desk:
 
     def put(self, event: dict[str, Any]) -> None:
         """Check an event against openai's types, and keep it."""
+        if event["type"] == self.breaks_at:
+            raise ValueError("bug")
         sent = msgspec.json.decode(msgspec.json.encode({"event_id": "event_1", **event}))
         for told in self.dialect.events(sent):
             if isinstance(self.dialect, Today) and not _is_extension(told):
@@ -199,7 +203,7 @@ async def desks(pipeline: Any, kit: Any) -> AsyncIterator[Callable[..., Desk]]:
 
     yield make
     for desk in made:
-        await desk.session.close()
+        await asyncio.wait_for(desk.session.close(), SOME_S)
 
 
 @pytest.fixture

@@ -507,6 +507,83 @@ async def test_a_paused_server_answers_nothing_new(desk):
     assert desk.context.door.inside == 0
 
 
+async def test_a_refused_response_takes_nothing_of_the_rate(desks):
+    desk = desks(limiter=RateLimiter(1))
+    desk.context.door.pause()
+    assert (await desk.refused("response.create"))["code"] == "paused"
+    desk.context.door.open()
+    assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
+
+
+async def manual_turn(desk, sounds):
+    """Commit a spoken turn that is to be written down."""
+    await desk.update(audio={"input": {"transcription": {}, "turn_detection": None}})
+    await desk.append(sounds.speech(0.3))
+    await desk.tell("input_audio_buffer.commit")
+
+
+async def test_writing_down_passes_the_door(desk, sounds):
+    gate = asyncio.Event()
+    desk.context.pipeline.script = lambda request: [gate, TextDelta(text="Hi"), FINISHED]
+    await manual_turn(desk, sounds)
+    assert desk.context.door.inside == 1
+    desk.context.door.drain()
+    await desk.append(sounds.speech(0.3))
+    await desk.tell("input_audio_buffer.commit")
+    assert desk.said[-1]["error"]["code"] == "draining"
+    assert desk.kinds[-1] == "conversation.item.input_audio_transcription.failed"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(desk.session.quiet(), 0.01)
+    gate.set()
+    await desk.quiet()
+    assert desk.kinds[-1] == "conversation.item.input_audio_transcription.completed"
+    assert len(desk.requests) == 1
+    assert desk.context.door.inside == 0
+
+
+async def test_writing_down_is_counted(desks, sounds):
+    desk = desks(limiter=RateLimiter(1))
+    for ending in ("completed", "failed"):
+        await manual_turn(desk, sounds)
+        await desk.quiet()
+        assert desk.kinds[-1] == f"conversation.item.input_audio_transcription.{ending}"
+    assert desk.said[-1]["error"]["code"] == "rate_limit_exceeded"
+    assert len(desk.requests) == 1
+
+
+async def test_an_answer_comes_before_writing_down(desks, sounds):
+    desk = desks(limiter=RateLimiter(1))
+    await desk.update(audio={"input": {"transcription": {}}})
+    await desk.append(turn(sounds))
+    await desk.quiet()
+    assert [e["response"]["status"] for e in desk.all(DONE)] == ["completed"]
+    assert "conversation.item.input_audio_transcription.failed" in desk.kinds
+
+
+async def test_what_waits_to_be_written_down_is_let_go(desk, sounds):
+    desk.context.pipeline.script = lambda request: [asyncio.Event()]
+    for _ in range(3):
+        await manual_turn(desk, sounds)
+    assert desk.context.door.inside == 3
+    await desk.session.close()
+    assert desk.context.door.inside == 0
+
+
+@pytest.mark.parametrize("kind", ["response.created", "response.output_item.done", DONE])
+async def test_whatever_fails_a_response_ends(desk, kind):
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    await desk.write()
+    desk.breaks_at = kind
+    await desk.tell("response.create", response={"output_modalities": ["text"]})
+    await desk.quiet()
+    desk.breaks_at = ""
+    assert desk.context.door.inside == 0
+    assert (DONE in desk.kinds) is (kind != DONE)
+    desk.context.pipeline.script = say("fine")
+    assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "param"),
     [

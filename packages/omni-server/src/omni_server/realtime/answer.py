@@ -86,9 +86,9 @@ class Answer:
 
     def start(self) -> None:
         """Tell the client, and ask the pipeline."""
-        self._shared.put({"type": "response.created", "response": self._json("in_progress")})
         self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._ended)  # which frees what it holds, whatever fails here
+        self._shared.put({"type": "response.created", "response": self._json("in_progress")})
 
     @property
     def is_in_conversation(self) -> bool:
@@ -177,7 +177,14 @@ class Answer:
         )
 
     def _ended(self, task: asyncio.Task[Finished]) -> None:
-        """Say how it ended."""
+        """Say how it ended. Whatever fails in that, it has."""
+        try:
+            self._tell_end(task)
+        finally:
+            self._over.set()
+            self._on_end(self)
+
+    def _tell_end(self, task: asyncio.Task[Finished]) -> None:
         status, details, whole = "completed", None, True
         if task.cancelled():
             status, whole = "cancelled", False
@@ -187,10 +194,10 @@ class Answer:
         elif "length" in (task.result().finish_reason, task.result().audio_finish_reason):
             status, whole = "incomplete", task.result().audio_finish_reason != "length"
             details = {"type": "incomplete", "reason": "max_output_tokens"}
-        self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
-        self._shared.put({"type": "response.done", "response": self._json(status, details)})
-        self._over.set()
-        self._on_end(self)
+        try:
+            self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
+        finally:
+            self._shared.put({"type": "response.done", "response": self._json(status, details)})
 
     def _json(self, status: str, details: Json | None = None) -> Json:
         settings, output = self.settings, self.settings.audio.output

@@ -64,32 +64,48 @@ class Scribe:
     def write(
         self, item_id: str, content_index: int, sound: Sound, asked: InputTranscription
     ) -> None:
-        """Write down one more turn, soon."""
+        """Write down one more turn, soon: it is inside the server's door from now on."""
         turn = _Turn(item_id, content_index, sound, asked)
-        if self._turns.full():
-            many = f"{MOST_WAITING} turns wait to be written down already."
-            self._tell(turn, "failed", error=_error(OverloadedError(many)))
+        try:
+            if self._turns.full():
+                many = f"{MOST_WAITING} turns wait to be written down already."
+                raise OverloadedError(many)
+            self._shared.enter()
+        except OmniError as error:
+            self._tell(turn, "failed", error=_error(error))
             return
         self._turns.put_nowait(turn)
         if self._task is None:
             self._task = asyncio.create_task(self._work())
 
+    async def idle(self) -> None:
+        """Wait until all turns are written down."""
+        await self._turns.join()
+
     async def close(self) -> None:
         """Write no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        while not self._turns.empty():
+            self._turns.get_nowait()
+            self._shared.leave()
 
     async def _work(self) -> None:
         while True:
             turn = await self._turns.get()
             try:
+                self._shared.count()  # not before: an answer to the turn goes first
                 await self._write_one(turn)
             except OmniError as error:
                 self._tell(turn, "failed", error=_error(error))
             except Exception as error:  # the request edge: the session goes on
                 log.exception("a turn could not be written down")
                 self._tell(turn, "failed", error=_error(internal_error(error)))
+            finally:
+                self._shared.leave()
+                self._turns.task_done()
 
     async def _write_one(self, turn: _Turn) -> None:
         model = self._shared.pipeline.info.transcription

@@ -20,22 +20,20 @@ from omni_server.realtime.answer import Answer, Asked
 from omni_server.realtime.answers import Answers
 from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.dialect import Dialect
+from omni_server.realtime.editor import Editor
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
 from omni_server.realtime.formats import Pcm, decode_audio
 from omni_server.realtime.idle import IdleTimer
-from omni_server.realtime.item_parser import parse_item
 from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import SessionType, for_response, updated
+from omni_server.realtime.settings import InputTranscription, SessionType, for_response, updated
 from omni_server.realtime.shared import Shared
 from omni_server.realtime.together import Runner
 from omni_server.realtime.vad import SpeechModel
 
 LEAST_COMMIT_MS: Final = 100
 MOST_TURN_S: Final = 600.0
-MOST_SHOWN_BYTES: Final = 20 * 1024 * 1024
-"""Of sound in one event."""
 _LONG_TEXT: Final = 256 * 1024
 """Longer events are decoded in a thread."""
 log = logging.getLogger("omni.server")
@@ -62,6 +60,7 @@ class Session:
         self._listener.detect(heard.turn_detection)
         self._answers = Answers(shared, self._answered)
         self._scribe = Scribe(shared)
+        self._editor = Editor(shared, self._scribe)
         self._idle = IdleTimer(self._timed_out)
         self._turn_id = new_id("item")
         """Of the item that the next turn becomes."""
@@ -95,8 +94,9 @@ class Session:
         self._put({"type": "error", "error": told})
 
     async def quiet(self) -> None:
-        """Wait until nothing is being answered."""
+        """Wait until nothing is being answered or written down."""
         await self._answers.none_run.wait()
+        await self._scribe.idle()
 
     async def close(self) -> None:
         """End all that runs."""
@@ -124,14 +124,13 @@ class Session:
                 )
             case events.ItemCreate():
                 item = await asyncio.to_thread(self._parse, event.item, "item")
-                self._add(item, event.previous_item_id)
+                self._editor.add(item, self._transcription, event.previous_item_id)
             case events.ItemRetrieve():
-                self._show(self._shared.conversation.get(event.item_id))
+                self._editor.show(event.item_id)
             case events.ItemTruncate():
-                self._truncate(event)
+                self._editor.truncate(event)
             case events.ItemDelete():
-                self._shared.conversation.delete(event.item_id)
-                self._put({"type": "conversation.item.deleted", "item_id": event.item_id})
+                self._editor.delete(event.item_id)
             case events.ResponseCreate():
                 self._create_response(event.response)
             case events.ResponseCancel():
@@ -242,16 +241,11 @@ class Session:
         sound = Sound.of(samples, self._listener.format.rate)
         item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
         self._turn_id = new_id("item")
-        self._fold(MOST_ITEMS - 1)
-        before = self._shared.conversation.last_id
-        self._put(
-            {
-                "type": "input_audio_buffer.committed",
-                "previous_item_id": before,
-                "item_id": item.id,
-            }
-        )
-        self._add(item)
+        self._editor.add_turn(item, self._transcription)
+
+    @property
+    def _transcription(self) -> InputTranscription | None:
+        return self.settings.audio.input.transcription
 
     def _answer_turn(self) -> None:
         """By itself; where that cannot be, the client is told."""
@@ -265,62 +259,8 @@ class Session:
         except OmniError as error:
             self.refuse(error)
 
-    # items
-
-    def _show(self, item: Item) -> None:
-        if item.sound_bytes > MOST_SHOWN_BYTES:
-            raise RequestError(
-                f"Item {item.id!r} holds more than {MOST_SHOWN_BYTES} bytes of sound, too many for "
-                "one event.",
-                param="item_id",
-                code="item_too_large",
-            )
-        shown = item.json(with_sound=True)
-        self._put({"type": "conversation.item.retrieved", "item": shown})
-
     def _parse(self, written: Json, path: str) -> Item:
-        return parse_item(
-            written,
-            path,
-            info=self._shared.pipeline.info,
-            limits=self._shared.server.settings.media,
-            audio_format=self._listener.format,
-        )
-
-    def _add(self, item: Item, after: str | None = None) -> None:
-        before = self._shared.conversation.add(item, after)
-        self._fold(MOST_ITEMS)
-        shown = item.json()
-        for what in ("added", "done"):
-            self._put(
-                {
-                    "type": f"conversation.item.{what}",
-                    "previous_item_id": before,
-                    "item": shown,
-                }
-            )
-        asked = self.settings.audio.input.transcription
-        if asked is None or not isinstance(item, MessageItem):
-            return
-        for index, content in enumerate(item.content):
-            if isinstance(content, Sound) and content.transcript is None:
-                self._scribe.write(item.id, index, content, asked)
-
-    def _fold(self, most_items: int) -> None:
-        """Forget old turns of a session that nobody has answered for long."""
-        conversation = self._shared.conversation
-        conversation.keep(self._shared.folding.held(conversation.items, most_items))
-
-    def _truncate(self, event: events.ItemTruncate) -> None:
-        self._shared.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
-        self._put(
-            {
-                "type": "conversation.item.truncated",
-                "item_id": event.item_id,
-                "content_index": event.content_index,
-                "audio_end_ms": event.audio_end_ms,
-            }
-        )
+        return self._editor.parse(written, path, self._listener.format)
 
     # responses
 
@@ -343,7 +283,7 @@ class Session:
         conversation = self._shared.conversation
         if written is None:
             if self._answers.active is None:
-                self._fold(MOST_ITEMS - REPLY_ITEMS)
+                self._editor.fold(MOST_ITEMS - REPLY_ITEMS)
                 conversation.keep(self._shared.folding.kept(conversation.items, self.settings))
             return conversation.items
         if len(written) > MOST_ITEMS:

@@ -1,6 +1,6 @@
 """What the parts of one session share.
 
-Holds no behaviour but that of its counters.
+Holds no behaviour but that of its counters, and of the doors that every request passes.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from omni_core.errors import NotReadyError
 from omni_core.pipeline import Pipeline
 from omni_core.types import Usage
 from omni_server.context import ServerContext
-from omni_server.rate import Allowance, RateLimiter
+from omni_server.rate import Allowance, RateLimiter, too_fast
 from omni_server.realtime.conversation import Conversation
 from omni_server.realtime.folding import Folding
 from omni_server.realtime.items import Json
@@ -48,6 +49,29 @@ class Shared:
     folding: Folding
     record: RequestRecord | None = None
     """What is logged of the session."""
+
+    def enter(self) -> None:
+        """One request more inside, until `leave`; NotReadyError while the server takes none."""
+        try:
+            self.server.door.enter()
+        except NotReadyError as error:
+            self.server.metrics.refused(error.code or "")
+            raise
+
+    def leave(self) -> None:
+        """One request less."""
+        self.server.door.leave()
+
+    def count(self) -> Allowance | None:
+        """Count one request of the client; None if nobody counts, RateLimitError if it is one too
+        many."""
+        if self.limited is None:
+            return None
+        allowance = self.limited.take()
+        if allowance.wait_s:
+            self.server.metrics.refused("request_rate")
+            raise too_fast(allowance)
+        return allowance
 
     def spent(self, usage: Usage) -> None:
         """The session has cost so much more."""
