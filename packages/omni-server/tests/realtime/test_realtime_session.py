@@ -385,6 +385,58 @@ async def test_only_spoken_replies_are_truncated(desk):
     assert desk.said[-1]["item"]["content"] == [{"type": "output_audio", "transcript": ""}]
 
 
+@pytest.mark.parametrize(
+    ("end_ms", "heard"), [(0, ""), (500, "one two"), (60_000, "one two three")]
+)
+async def test_a_restored_reply_is_truncated(desk, end_ms, heard):
+    content = [{"type": "output_audio", "transcript": "one two three"}]
+    item = {"type": "message", "role": "assistant", "content": content, "id": "said"}
+    await desk.tell("conversation.item.create", item=item)
+    await desk.tell(
+        "conversation.item.truncate", item_id="said", content_index=0, audio_end_ms=end_ms
+    )
+    await desk.write()
+    await desk.ask(output_modalities=["text"])
+    assert desk.prompt()[:-1] == ([("assistant", heard)] if heard else [])
+
+
+async def test_sound_after_a_call_is_of_the_message_before(desk, kit):
+    gate = asyncio.Event()
+    desk.context.pipeline.script = lambda request: [
+        TextDelta(text="Let me look."), kit.sound(0, kit.RATE),
+        ToolCallDelta(index=0, call_id="call_1", name="look", arguments="{}"),
+        kit.sound(kit.RATE, kit.RATE), gate, FINISHED,
+    ]  # fmt: skip
+    await desk.update(tools=[TOOL])
+    await desk.write()
+    await desk.tell("response.create")
+    await desk.until("response.function_call_arguments.delta")
+    gate.set()
+    await desk.quiet()
+    message, call = desk.said[-1]["response"]["output"]
+    assert message["content"][0]["transcript"] == "Let me look."
+    assert call["arguments"] == "{}"
+    assert {event["item_id"] for event in desk.all("response.output_audio.delta")} == {
+        message["id"]
+    }
+    cut = {"item_id": message["id"], "content_index": 0}
+    error = await desk.refused("conversation.item.truncate", audio_end_ms=2_100, **cut)
+    assert "only 2000 ms" in error["message"]
+    await desk.tell("conversation.item.truncate", audio_end_ms=1_000, **cut)
+    assert desk.kinds[-1] == "conversation.item.truncated"
+
+
+async def test_a_client_knows_better_what_was_heard(desk, kit):
+    desk.context.pipeline.script = Gate(kit)
+    await desk.write()
+    await desk.tell("response.create")
+    spoken = (await desk.until("response.output_audio.delta"))["item_id"]
+    await desk.tell("conversation.item.truncate", item_id=spoken, content_index=0, audio_end_ms=250)
+    await desk.tell("response.cancel")
+    await desk.tell("conversation.item.retrieve", item_id=spoken)
+    assert desk.said[-1]["item"]["content"][0]["transcript"] == "one"
+
+
 async def test_how_a_response_fails(desk):
     for failure in (StageDiedError("stage gone"), OverloadedError("full"), ValueError("bug")):
         desk.context.pipeline.script = lambda request, why=failure: [TextDelta(text="a"), why]

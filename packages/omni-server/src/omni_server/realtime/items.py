@@ -108,7 +108,7 @@ class Spoken:
 
     said: str = ""
     sent_ms: int = 0
-    """Of sound, so far."""
+    """Of sound, so far; 0 of what a client restored, whose sound nobody knows here."""
     is_whole: bool = False
     """All that was to be said has been sent as sound."""
     heard_ms: int | None = None
@@ -121,7 +121,8 @@ class Spoken:
         """The words that were heard."""
         if self.heard_ms is None:
             return self.said
-        return heard_text(self.said, self.heard_ms, self.sent_ms if self.is_whole else None)
+        whole_ms = self.sent_ms if self.is_whole and self.sent_ms else None
+        return heard_text(self.said, self.heard_ms, whole_ms)
 
     def json(self, speaker: Speaker, with_sound: bool) -> Json:
         """As the protocol writes it."""

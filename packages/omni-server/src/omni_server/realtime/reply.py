@@ -59,11 +59,6 @@ class ReplyWriter:
             return None
         return self._first_sound_s + self._sent_bytes / self._bytes_per_s
 
-    @property
-    def spoken_items(self) -> int:
-        """How many items there are."""
-        return len(self.items)
-
     def text(self, delta: str) -> None:
         """More text: of the answer, or of what is said aloud."""
         if delta:
@@ -81,9 +76,12 @@ class ReplyWriter:
         self.say("response.output_audio.delta", message.place, content_index=0, delta=delta)
 
     def call(self, event: ToolCallDelta) -> None:
-        """More of a call; one that begins ends what was open."""
+        """More of a call; one that begins ends what was open, but for a message that is spoken: its
+        sound is still to come."""
         if event.name is not None:
-            self._close_open("completed")
+            if not self._speaks:
+                self._close_message("completed")
+            self._close_call("completed")
             self._call = CallItem(
                 call_id=event.call_id, name=event.name, id=new_id("item"), status="in_progress"
             )
@@ -105,9 +103,10 @@ class ReplyWriter:
         message = self._message
         if message is not None and self._speaks:
             message.spoken.is_whole = is_whole
-            if not is_whole:
+            if not is_whole and not message.spoken.is_cut:  # or the client knows better
                 message.spoken.heard_ms = self._played_ms()
-        self._close_open(status)
+        self._close_message(status)
+        self._close_call(status)
 
     def say(self, kind: str, place: _Place, **fields: object) -> None:
         """Send an event about an item."""
@@ -148,10 +147,13 @@ class ReplyWriter:
                 }
             )
 
-    def _close_open(self, status: Status) -> None:
+    def _close_message(self, status: Status) -> None:
         if self._message is not None:
             self._message.close(self)
             self._done(self._message.item, status)
+        self._message = None
+
+    def _close_call(self, status: Status) -> None:
         if self._call is not None:
             self.say(
                 "response.function_call_arguments.done",
@@ -161,7 +163,7 @@ class ReplyWriter:
                 arguments=self._call.arguments,
             )
             self._done(self._call, status)
-        self._message = self._call = None
+        self._call = None
 
     def _done(self, item: Item, status: Status) -> None:
         item.status = status
