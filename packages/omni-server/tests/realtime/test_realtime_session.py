@@ -690,9 +690,15 @@ async def test_more_sound_than_an_event_may_have_is_not_shown(desk, sounds):
 
 async def test_the_input_buffer_has_an_end(desk, sounds):
     await desk.update(audio={"input": {"turn_detection": None}})
-    await desk.append(sounds.speech(601.0), step=7_000_000)
-    error = await desk.refused("input_audio_buffer.append", audio="AAAA")
+    for _ in range(2):
+        await desk.append(sounds.speech(299.0), step=7_200_000)
+    three_s = base64.b64encode(bytes(3 * 48_000)).decode()
+    error = await desk.refused("input_audio_buffer.append", audio=three_s)
     assert error["code"] == "input_audio_buffer_full"
+    wrong = "!" * len(three_s)  # which nobody reads any more
+    assert (await desk.refused("input_audio_buffer.append", audio=wrong))["code"] == error["code"]
+    await desk.append(sounds.speech(2.0), step=48_000)
+    assert len(desk.all("error")) == 2
     await desk.tell("input_audio_buffer.clear")
     await desk.append(sounds.speech(0.2))
     assert desk.kinds[-1] == "input_audio_buffer.cleared"

@@ -42,7 +42,6 @@ from omni_server.realtime.tools import to_tool_use
 from omni_server.stream import CLIENT_CLOSED_REQUEST
 
 CancelReason: TypeAlias = Literal["turn_detected", "client_cancelled"]
-_SAMPLE_BYTES = {"audio/pcm": 2, "audio/pcmu": 1, "audio/pcma": 1}
 _FOLDS = 4
 """So often a prompt that is too long is cut in half."""
 log = logging.getLogger("omni.server")
@@ -75,7 +74,7 @@ class Answer:
             self.id,
             shared.conversation if self.is_in_conversation else None,
             speaks=asked.settings.speaks,
-            bytes_per_s=output.rate * _SAMPLE_BYTES[output.name],
+            bytes_per_s=output.bytes_per_s,
         )
         self._encoder = encoder(
             output,

@@ -38,6 +38,11 @@ class AudioFormat:
     rate: int
 
     @property
+    def bytes_per_s(self) -> int:
+        """Of sound in it."""
+        return self.rate * (_SAMPLE_BYTES if self.name == "audio/pcm" else 1)
+
+    @property
     def json(self) -> dict[str, str | int]:
         """As the protocol writes it."""
         if self.name == "audio/pcm":
@@ -45,9 +50,14 @@ class AudioFormat:
         return {"type": self.name}
 
 
+def base64_bytes(text: str) -> int:
+    """How many bytes base64 text stands for."""
+    return len(text) // 4 * 3 - text[-2:].count("=")
+
+
 def decode_audio(text: str, param: str) -> bytes:
     """The bytes of base64 text; RequestError for what is none or too long."""
-    if len(text) // 4 * 3 - text[-2:].count("=") > MOST_APPENDED_BYTES:
+    if base64_bytes(text) > MOST_APPENDED_BYTES:
         raise PayloadTooLargeError(
             f"'{param}' holds more than {MOST_APPENDED_BYTES} bytes of sound; send it in pieces.",
             param=param,

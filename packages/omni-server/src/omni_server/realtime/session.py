@@ -22,7 +22,7 @@ from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.dialect import Dialect
 from omni_server.realtime.editor import Editor
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
-from omni_server.realtime.formats import Pcm, decode_audio
+from omni_server.realtime.formats import Pcm, base64_bytes, decode_audio
 from omni_server.realtime.idle import IdleTimer
 from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
@@ -188,16 +188,17 @@ class Session:
                 param="audio",
                 code="unsupported_value",
             )
+        if base64_bytes(audio) / self._listener.format.bytes_per_s > self._listener.room_s:
+            raise RequestError(
+                f"The input buffer holds {self._most_s:g} s of sound at most, and has "
+                f"{self._listener.waiting_s:.0f} s; commit or clear it.",
+                param="audio",
+                code="input_audio_buffer_full",
+            )
         if len(audio) > _LONG_TEXT:
             data = await asyncio.to_thread(decode_audio, audio, "audio")
         else:
             data = decode_audio(audio, "audio")
-        if self._listener.waiting_s > self._most_s:
-            raise RequestError(
-                f"The input buffer holds {self._most_s:g} s of sound; commit or clear it.",
-                param="audio",
-                code="input_audio_buffer_full",
-            )
         async for heard in self._listener.push(data):
             await self._notice(heard)
 
