@@ -75,6 +75,7 @@ class Answer:
             shared.conversation if self.is_in_conversation else None,
             speaks=asked.settings.speaks,
             bytes_per_s=output.bytes_per_s,
+            clock=asyncio.get_running_loop().time,
         )
         self._encoder = encoder(
             output,

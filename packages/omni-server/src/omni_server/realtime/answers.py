@@ -35,9 +35,9 @@ class Answers:
         self.none_run = asyncio.Event()
         self.none_run.set()
 
-    def begin(self, asked: Asked) -> None:
-        """Answer; RequestError where another must end first, other errors where the server takes
-        none now."""
+    def begin(self, asked: Asked) -> Answer:
+        """Begin to answer; RequestError where another must end first, other errors where the server
+        takes none now."""
         self._require_place(asked)
         require_serving(self._shared.pipeline)
         with ExitStack() as undo:
@@ -54,6 +54,7 @@ class Answers:
         answer.start()
         if allowance is not None:
             self._shared.put(_limits_object(allowance))
+        return answer
 
     async def cancel(self, response_id: str | None, reason: CancelReason) -> None:
         """Cancel that response, or the one in the conversation; harmless if it has just ended."""

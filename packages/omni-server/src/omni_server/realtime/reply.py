@@ -7,7 +7,6 @@ when sound was first sent.
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -41,9 +40,10 @@ class ReplyWriter:
         *,
         speaks: bool,
         bytes_per_s: int,
-        clock: Clock = time.monotonic,
+        clock: Clock,
     ) -> None:
-        """`conversation` is where items go, None for nowhere; sound has `bytes_per_s`."""
+        """`conversation` is where items go, None for nowhere; sound has `bytes_per_s`; `clock`
+        tells seconds."""
         self.items: list[Item] = []
         self._put, self._response_id, self._conversation = put, response_id, conversation
         self._speaks, self._bytes_per_s, self._clock = speaks, bytes_per_s, clock

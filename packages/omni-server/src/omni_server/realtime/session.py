@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import Final, assert_never
 
 import msgspec
@@ -66,6 +65,8 @@ class Session:
         """Of the item that the next turn becomes."""
         self._turn_waits = False
         """A turn has ended while another was being answered."""
+        self._was_prompted = False
+        """The last that was answered was silence."""
         self._has_spoken = self._is_closed = False
 
     def greet(self) -> None:
@@ -124,6 +125,7 @@ class Session:
                 )
             case events.ItemCreate():
                 item = await asyncio.to_thread(self._parse, event.item, "item")
+                self._somebody_is_there()
                 self._editor.add(item, self._transcription, event.previous_item_id)
             case events.ItemRetrieve():
                 self._editor.show(event.item_id)
@@ -133,6 +135,7 @@ class Session:
                 self._editor.delete(event.item_id)
             case events.ResponseCreate():
                 self._create_response(event.response)
+                self._was_prompted = False
             case events.ResponseCancel():
                 await self._answers.cancel(event.response_id, "client_cancelled")
             case _:
@@ -161,8 +164,7 @@ class Session:
             self._listener.change_format(heard.format.format)
         self._listener.detect(heard.turn_detection)
         self.settings = settings
-        if self._idle_ms is None:
-            self._idle.stop()
+        self._idle.change(self._idle_s)
         self._put({"type": "session.updated", "session": self._session_object()})
 
     def _session_object(self) -> Json:
@@ -199,14 +201,15 @@ class Session:
             data = await asyncio.to_thread(decode_audio, audio, "audio")
         else:
             data = decode_audio(audio, "audio")
-        async for heard in self._listener.push(data):
-            await self._notice(heard)
+        with self._idle.held():
+            async for heard in self._listener.push(data):
+                await self._notice(heard)
 
     async def _notice(self, heard: Heard) -> None:
         detection = self.settings.audio.input.turn_detection
         match heard:
             case TurnBegan(start_ms=start_ms):
-                self._idle.stop()
+                self._somebody_is_there()
                 self._put(
                     {
                         "type": "input_audio_buffer.speech_started",
@@ -236,6 +239,7 @@ class Session:
                 f"has at least {LEAST_COMMIT_MS} ms.",
                 code="input_audio_buffer_commit_empty",
             )
+        self._somebody_is_there()
         self._add_turn(self._listener.commit())
 
     def _add_turn(self, samples: Pcm) -> None:
@@ -270,14 +274,15 @@ class Session:
             raise RequestError("A transcription session answers nothing.", code="unsupported_event")
         changes = self._dialect.response(asked or {})
         settings = self._abilities.checked_response(for_response(self.settings, changes))
-        self._answers.begin(
+        answer = self._answers.begin(
             Asked(
                 settings=settings,
                 items=self._items_for(settings.input),
                 may_fold=self.settings.truncation != "disabled",
             )
         )
-        self._idle.stop()
+        if answer.is_in_conversation:
+            self._idle.stop()
 
     def _items_for(self, written: tuple[Json, ...] | None) -> list[Item]:
         """Those that are to be answered: the conversation as far as it fits, or others."""
@@ -307,19 +312,27 @@ class Session:
         if self._turn_waits:
             self._turn_waits = False
             self._answer_turn()
-        elif self._idle_ms is not None and not self._listener.speaks:
-            playing_s = max(0.0, (spoke_until_s or 0.0) - time.monotonic())
-            self._idle.start(playing_s + self._idle_ms / 1000)
+        elif self._idle_s is not None and not self._listener.speaks and not self._was_prompted:
+            now_s = asyncio.get_running_loop().time()
+            self._idle.start(max(now_s, spoke_until_s or now_s), self._idle_s)
 
     # silence
 
     @property
-    def _idle_ms(self) -> int | None:
+    def _idle_s(self) -> float | None:
         detection = self.settings.audio.input.turn_detection
-        return None if detection is None else detection.idle_timeout_ms
+        if detection is None or detection.idle_timeout_ms is None:
+            return None
+        return detection.idle_timeout_ms / 1000
+
+    def _somebody_is_there(self) -> None:
+        """A person, or a program for one, has done something: this silence is over."""
+        self._idle.stop()
+        self._was_prompted = False
 
     def _timed_out(self) -> None:
-        """Nobody has said anything for a while: go on without."""
+        """Nobody has said anything for a while: go on without, once for each silence."""
+        self._was_prompted = True
         now_ms = self._listener.now_ms
         start_ms = now_ms - round(self._listener.waiting_s * 1000)
         self._put(
