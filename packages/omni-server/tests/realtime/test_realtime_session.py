@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from omni_core.errors import ContextLengthError, OverloadedError, StageDiedError
 from omni_core.types import Finished, MediaPart, TextDelta, TextPart, ToolCallDelta, Usage
 from omni_server.rate import RateLimiter
 from omni_server.realtime.conversation import MOST_ITEMS
-from omni_server.realtime.folding import MOST_MEDIA_BYTES
+from omni_server.realtime.folding import MOST_HELD_BYTES
 from omni_server.realtime.items import MessageItem, Written
 
 DONE = "response.done"
@@ -367,6 +368,46 @@ async def test_images_reach_the_model(desk):
 async def test_wrong_items_are_refused_by_name(desk, item, param):
     assert (await desk.refused("conversation.item.create", item=item))["param"] == param
     assert desk.shared.conversation.items == []
+
+
+LONG = "x" * (1024 * 1024 + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        ("session.update", {"session": {"instructions": LONG}}, "session.instructions"),
+        ("session.update", {"session": {"audio": {"input": {"transcription": {"prompt": LONG}}}}},
+         "session.audio.input.transcription.prompt"),
+        ("session.update", {"session": {"tools": [{**TOOL, "description": LONG}]}},
+         "session.tools"),
+        ("response.create", {"response": {"instructions": LONG}}, "response.instructions"),
+        ("conversation.item.create", {"item": {**HELLO, "content": [
+            {"type": "input_text", "text": LONG[: len(LONG) // 2 + 1]}] * 2}}, "item"),
+        ("conversation.item.create",
+         {"item": {"type": "function_call_output", "call_id": "a", "output": LONG}}, "item"),
+        ("response.create", {"response": {"input": [HELLO] * 2_001}}, "response.input"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+async def test_texts_have_a_limit_that_is_told(desk, kind, fields, param):
+    error = await desk.refused(kind, **fields)
+    assert error["param"] == param
+    assert re.search(r"\d{3,}", error["message"])
+
+
+async def test_an_item_counts_as_often_as_it_is_named(desk, sounds):
+    audio = base64.b64encode(bytes(10 * 1024 * 1024)).decode()
+    content = [{"type": "input_audio", "audio": audio}]
+    item = {"type": "message", "role": "user", "content": content, "id": "said"}
+    await desk.tell("conversation.item.create", item=item)
+    await desk.write("x" * 600_000, id="text")
+    for name, most in (("said", 6), ("text", 1)):
+        named = {"type": "item_reference", "id": name}
+        error = await desk.refused("response.create", response={"input": [named] * (most + 1)})
+        assert error["param"] == "response.input"
+        done = await desk.ask(input=[named] * most, output_modalities=["text"])
+        assert done["status"] == "completed"
 
 
 async def test_only_spoken_replies_are_truncated(desk):
@@ -730,6 +771,39 @@ async def test_turns_that_nobody_answers_take_the_place_of_the_oldest(desk, soun
     assert desk.kinds.count("error") == 1
 
 
+async def test_text_after_a_turn_in_a_full_conversation(desk, sounds):
+    detection = {"type": "server_vad", "create_response": False}
+    await desk.update(audio={"input": {"turn_detection": detection}}, output_modalities=["text"])
+    conversation = desk.shared.conversation
+    for _ in range(MOST_ITEMS):
+        conversation.add(MessageItem(speaker="user", content=[Written("Hi")]))
+    await desk.append(turn(sounds))
+    await desk.write("And this?")
+    assert (await desk.ask())["status"] == "completed"
+    assert desk.prompt()[-1] == ("user", "And this?")
+    assert isinstance(desk.requests[-1].messages[-2].content[0], MediaPart)
+    assert "error" not in desk.kinds
+
+
+async def test_text_after_a_turn_that_is_being_answered(desk, kit, sounds):
+    gate = desk.context.pipeline.script = Gate(kit)
+    await desk.append(turn(sounds))
+    await desk.until("response.output_audio.delta")
+    error = await desk.refused("response.create")  # nothing is new
+    assert error["code"] == "conversation_already_has_active_response"
+    await desk.write("And this?")
+    await desk.tell("response.create", response={"metadata": {"mine": "yes"}})
+    assert desk.kinds.count("response.created") == 1
+    error = await desk.refused("response.create")  # one waits already
+    assert error["code"] == "conversation_already_has_active_response"
+    gate.event.set()
+    await desk.until(DONE)
+    await desk.quiet()
+    first, second = (event["response"] for event in desk.all(DONE))
+    assert (first["metadata"], second["metadata"]) == (None, {"mine": "yes"})
+    assert [m.role for m in desk.requests[-1].messages] == ["user", "assistant", "user"]
+
+
 async def test_sound_that_nobody_answers_is_bounded(desk):
     await desk.update(audio={"input": {"turn_detection": None}}, truncation="disabled")
     audio = base64.b64encode(bytes(12 * 1024 * 1024)).decode()
@@ -737,6 +811,6 @@ async def test_sound_that_nobody_answers_is_bounded(desk):
         await desk.tell("input_audio_buffer.append", audio=audio)
         await desk.tell("input_audio_buffer.commit")
     kept = [item.sound_bytes for item in desk.shared.conversation.items]
-    assert sum(kept) <= MOST_MEDIA_BYTES
+    assert sum(kept) <= MOST_HELD_BYTES
     assert len(kept) >= 4
     assert desk.said[-1]["item"]["id"] == desk.shared.conversation.last_id

@@ -31,6 +31,8 @@ from omni_server.realtime.settings import (
 from omni_server.realtime.tools import to_tool_use
 
 MOST_METADATA: Final = 16
+MOST_TOOLS_BYTES: Final = 256 * 1024
+"""Of all functions together, as JSON: each response is told of them."""
 _KEY_CHARACTERS: Final = 64
 _VALUE_CHARACTERS: Final = 512
 _TRANSCRIPTION: Final = "audio.input.transcription"
@@ -110,6 +112,11 @@ class Abilities:
             emits = f"this pipeline emits {', '.join(self.pipeline.modalities)} only"
             why = self.pipeline.info.refused_modalities.get("audio", emits)
             raise refuse(f"{path}.output_modalities", f"cannot have audio here: {why}")
+        if len(msgspec.json.encode(settings.tools)) > MOST_TOOLS_BYTES:
+            raise refuse(
+                f"{path}.tools",
+                f"has over {MOST_TOOLS_BYTES} bytes; declare fewer, or shorter ones",
+            )
         to_tool_use(settings, self.pipeline.info, path)
         shown = ("audio",) if settings.speaks else ("text",)
         settings = msgspec.structs.replace(settings, output_modalities=shown)

@@ -93,7 +93,7 @@ class Answer:
     @property
     def is_in_conversation(self) -> bool:
         """Whether what it says becomes a part of the conversation."""
-        return self.settings.conversation == "auto"
+        return not self.settings.is_apart
 
     async def cancel(self, reason: CancelReason | None = None) -> None:
         """End it in every stage, and wait until it has; harmless after its end."""

@@ -35,7 +35,7 @@ class Answers:
         self.none_run = asyncio.Event()
         self.none_run.set()
 
-    def begin(self, asked: Asked) -> Answer:
+    def begin(self, asked: Asked) -> None:
         """Begin to answer; RequestError where another must end first, other errors where the server
         takes none now."""
         self._require_place(asked)
@@ -54,7 +54,6 @@ class Answers:
         answer.start()
         if allowance is not None:
             self._shared.put(_limits_object(allowance))
-        return answer
 
     async def cancel(self, response_id: str | None, reason: CancelReason) -> None:
         """Cancel that response, or the one in the conversation; harmless if it has just ended."""
@@ -89,7 +88,7 @@ class Answers:
                 await answer.cancel()
 
     def _require_place(self, asked: Asked) -> None:
-        if asked.settings.conversation == "none":
+        if asked.settings.is_apart:
             if len(self._beside) >= MOST_BESIDE:
                 raise RequestError(
                     f"There are {MOST_BESIDE} responses outside of the conversation already; wait "

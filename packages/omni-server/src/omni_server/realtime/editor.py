@@ -5,16 +5,18 @@ Knows the conversation, how much of it is kept, and who writes down what is said
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from omni_core.errors import RequestError
-from omni_server.realtime.conversation import MOST_ITEMS
+from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.events import ItemTruncate
+from omni_server.realtime.folding import MOST_HELD_BYTES
 from omni_server.realtime.formats import AudioFormat
 from omni_server.realtime.item_parser import parse_item
 from omni_server.realtime.items import Item, Json, MessageItem, Sound
 from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import InputTranscription
+from omni_server.realtime.settings import MOST_CHARACTERS, InputTranscription, SessionSettings
 from omni_server.realtime.shared import Shared
 
 MOST_SHOWN_BYTES: Final = 20 * 1024 * 1024
@@ -36,6 +38,42 @@ class Editor:
             limits=self._shared.server.settings.media,
             audio_format=audio_format,
         )
+
+    def chosen(self, written: tuple[Json, ...], audio_format: AudioFormat) -> list[Item]:
+        """The items of `response.input`; an error names the one at fault. Each is counted as often
+        as it is there: the model is told of it that often."""
+        if len(written) > MOST_ITEMS:
+            raise _too_much(f"{MOST_ITEMS} items")
+        items: list[Item] = []
+        n_bytes = n_characters = 0
+        for index, one in enumerate(written):
+            if one.get("type") == "item_reference":
+                item = self._shared.conversation.get(str(one.get("id")))
+            else:
+                item = self.parse(one, f"response.input[{index}]", audio_format)
+            items.append(item)
+            n_bytes += item.media_bytes
+            n_characters += item.characters
+            if n_bytes > MOST_HELD_BYTES:
+                raise _too_much(f"{MOST_HELD_BYTES} bytes of sound and images")
+            if n_characters > MOST_CHARACTERS:
+                raise _too_much(f"{MOST_CHARACTERS} characters of text")
+        return items
+
+    def whole(self, settings: SessionSettings, *, may_fold: bool) -> list[Item]:
+        """The conversation, as far as it fits."""
+        conversation = self._shared.conversation
+        if may_fold:
+            self.fold(MOST_ITEMS - REPLY_ITEMS)
+            conversation.keep(self._shared.folding.kept(conversation.items, settings))
+        return conversation.items
+
+    def add_written(self, item: Item, settings: SessionSettings, after: str | None) -> None:
+        """Add what a client wrote. Where old turns may go, a full conversation makes room for it,
+        as for a turn that is spoken."""
+        if settings.truncation != "disabled" and not self._shared.conversation.has(item.id):
+            self.fold(MOST_ITEMS - 1)
+        self.add(item, settings.audio.input.transcription, after)
 
     def add(self, item: Item, asked: InputTranscription | None, after: str | None = None) -> None:
         """Put an item behind the one `after`, or at the end; its sound is written down where that
@@ -74,7 +112,7 @@ class Editor:
         conversation = self._shared.conversation
         conversation.keep(self._shared.folding.held(conversation.items, most_items))
 
-    def show(self, item_id: str) -> None:
+    async def show(self, item_id: str) -> None:
         """Tell all of an item."""
         item = self._shared.conversation.get(item_id)
         if item.sound_bytes > MOST_SHOWN_BYTES:
@@ -84,7 +122,7 @@ class Editor:
                 param="item_id",
                 code="item_too_large",
             )
-        shown = item.json(with_sound=True)
+        shown = await asyncio.to_thread(item.json, with_sound=True)
         self._shared.put({"type": "conversation.item.retrieved", "item": shown})
 
     def truncate(self, event: ItemTruncate) -> None:
@@ -103,3 +141,7 @@ class Editor:
         """Take an item out."""
         self._shared.conversation.delete(item_id)
         self._shared.put({"type": "conversation.item.deleted", "item_id": item_id})
+
+
+def _too_much(what: str) -> RequestError:
+    return RequestError(f"'response.input' holds over {what}; send less.", param="response.input")

@@ -22,7 +22,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all have: a name that errors repeat."""
 
-    event_id: str | None = None
+    event_id: Annotated[str, Meta(max_length=MOST_ID_CHARACTERS)] | None = None
 
 
 class SessionUpdate(_Event, tag="session.update", frozen=True, kw_only=True):

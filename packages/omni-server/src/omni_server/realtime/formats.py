@@ -5,14 +5,14 @@ Knows bytes and samples. Resamples nothing that a model is to hear: it gets exac
 
 from __future__ import annotations
 
-import binascii
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.errors import PayloadTooLargeError, RequestError
+from omni_core.errors import MediaError, PayloadTooLargeError, RequestError
+from omni_core.media.dataurl import strict_base64
 from omni_core.media.encode import pcm16
 from omni_core.media.encode_stream import Filter, PcmWriter, Resampler, StreamEncoder, Tempo, Writer
 from omni_core.types import FloatArray
@@ -63,8 +63,8 @@ def decode_audio(text: str, param: str) -> bytes:
             param=param,
         )
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as exc:  # binascii.Error, and text that is not ASCII
+        return strict_base64(text)
+    except MediaError as exc:
         raise RequestError(
             f"'{param}' is not valid base64; use the standard alphabet (A-Z a-z 0-9 + /) with "
             "padding and without line breaks.",

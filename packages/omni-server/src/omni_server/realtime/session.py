@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final, assert_never
 
 import msgspec
 
 from omni_core.errors import OmniError, RequestError
 from omni_server.errors import error_object, internal_error
+from omni_server.offload import LONG_BODY_BYTES, off_loop
 from omni_server.realtime import events
 from omni_server.realtime.abilities import Abilities
 from omni_server.realtime.answer import Answer, Asked
 from omni_server.realtime.answers import Answers
-from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.dialect import Dialect
 from omni_server.realtime.editor import Editor
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
@@ -26,15 +27,22 @@ from omni_server.realtime.idle import IdleTimer
 from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import InputTranscription, SessionType, for_response, updated
+from omni_server.realtime.settings import (
+    InputTranscription,
+    ResponseSettings,
+    SessionSettings,
+    SessionType,
+    for_response,
+    updated,
+)
 from omni_server.realtime.shared import Shared
 from omni_server.realtime.together import Runner
 from omni_server.realtime.vad import SpeechModel
 
 LEAST_COMMIT_MS: Final = 100
 MOST_TURN_S: Final = 600.0
-_LONG_TEXT: Final = 256 * 1024
-"""Longer events are decoded in a thread."""
+_LONG_SOUND: Final = 256 * 1024
+"""Characters of base64 that take a millisecond."""
 log = logging.getLogger("omni.server")
 
 
@@ -63,8 +71,10 @@ class Session:
         self._idle = IdleTimer(self._timed_out)
         self._turn_id = new_id("item")
         """Of the item that the next turn becomes."""
-        self._turn_waits = False
-        """A turn has ended while another was being answered."""
+        self._waiting: ResponseSettings | None = None
+        """Of the answer to what was said while something else was being answered."""
+        self._is_own = self._has_news = False
+        """What is being answered, the server began by itself; the client has said more since."""
         self._was_prompted = False
         """The last that was answered was silence."""
         self._has_spoken = self._is_closed = False
@@ -75,19 +85,20 @@ class Session:
 
     async def hear(self, text: str) -> None:
         """One event; what is wrong with it is told, and the session goes on."""
-        event_id = None
+        event: ClientEvent | None = None
+        is_long = len(text) > LONG_BODY_BYTES
         try:
-            if len(text) > _LONG_TEXT:
-                event = await asyncio.to_thread(decode_event, text)
-            else:
-                event = decode_event(text)
-            event_id = event.event_id
+            event = await off_loop(partial(decode_event, text), if_=is_long)
             await self._handle(event)
         except OmniError as error:
-            self.refuse(error, event_id or event_id_of(text))
+            if event is None:
+                event_id = await off_loop(partial(event_id_of, text), if_=is_long)
+            else:
+                event_id = event.event_id
+            self.refuse(error, event_id)
         except Exception as error:  # the request edge: the session goes on
             log.exception("an event failed")
-            self.refuse(internal_error(error), event_id)
+            self.refuse(internal_error(error), None if event is None else event.event_id)
 
     def refuse(self, error: OmniError, event_id: str | None = None) -> None:
         """Tell an error."""
@@ -111,7 +122,8 @@ class Session:
             case events.AudioAppend():
                 await self._append(event.audio)
             case events.SessionUpdate():
-                self._update(self._dialect.settings(event.session))
+                changes = self._dialect.settings(event.session)
+                self._update(await asyncio.to_thread(self._updated, changes))
             case events.AudioCommit():
                 self._commit()
             case events.AudioClear():
@@ -126,16 +138,16 @@ class Session:
             case events.ItemCreate():
                 item = await asyncio.to_thread(self._parse, event.item, "item")
                 self._somebody_is_there()
-                self._editor.add(item, self._transcription, event.previous_item_id)
+                self._editor.add_written(item, self.settings, event.previous_item_id)
+                self._has_news = self._is_own
             case events.ItemRetrieve():
-                self._editor.show(event.item_id)
+                await self._editor.show(event.item_id)
             case events.ItemTruncate():
                 self._editor.truncate(event)
             case events.ItemDelete():
                 self._editor.delete(event.item_id)
             case events.ResponseCreate():
-                self._create_response(event.response)
-                self._was_prompted = False
+                await self._respond(event.response or {})
             case events.ResponseCancel():
                 await self._answers.cancel(event.response_id, "client_cancelled")
             case _:
@@ -143,10 +155,12 @@ class Session:
 
     # settings
 
-    def _update(self, changes: Json) -> None:
+    def _updated(self, changes: Json) -> SessionSettings:
+        return self._abilities.checked_session(updated(self.settings, changes))
+
+    def _update(self, settings: SessionSettings) -> None:
         """All of the changes, or none."""
         before = self.settings
-        settings = self._abilities.checked_session(updated(before, changes))
         voice = settings.audio.output.voice
         if self._has_spoken and voice != before.audio.output.voice:
             raise RequestError(
@@ -197,10 +211,7 @@ class Session:
                 param="audio",
                 code="input_audio_buffer_full",
             )
-        if len(audio) > _LONG_TEXT:
-            data = await asyncio.to_thread(decode_audio, audio, "audio")
-        else:
-            data = decode_audio(audio, "audio")
+        data = await off_loop(partial(decode_audio, audio, "audio"), if_=len(audio) > _LONG_SOUND)
         with self._idle.held():
             async for heard in self._listener.push(data):
                 await self._notice(heard)
@@ -218,7 +229,7 @@ class Session:
                     }
                 )
                 if detection is not None and detection.interrupt_response:
-                    self._turn_waits = False
+                    self._waiting = None
                     await self._answers.interrupt()
             case TurnEnded(end_ms=end_ms, samples=samples):
                 self._put(
@@ -253,14 +264,20 @@ class Session:
         return self.settings.audio.input.transcription
 
     def _answer_turn(self) -> None:
-        """By itself; where that cannot be, the client is told."""
-        if self.settings.type == "transcription":
-            return
-        if self._answers.active is not None:
-            self._turn_waits = True
-            return
+        """By itself."""
+        if self.settings.type == "realtime":
+            self._answer_or_wait(None)
+
+    def _answer_or_wait(self, settings: ResponseSettings | None) -> None:
+        """Answer with these settings or the session's, after what is being answered; where that
+        cannot be, the client is told."""
         try:
-            self._create_response(None)
+            settings = settings or self._response_settings({})
+            if self._answers.active is not None:
+                self._waiting = self._waiting or settings
+                return
+            self._begin(settings)
+            self._is_own = True
         except OmniError as error:
             self.refuse(error)
 
@@ -269,39 +286,39 @@ class Session:
 
     # responses
 
-    def _create_response(self, asked: Json | None) -> None:
+    async def _respond(self, asked: Json) -> None:
+        """Answer, as the client asks: now, or after what the server answers by itself if the client
+        has said more since that began, which it may not have heard of yet."""
+        settings = await off_loop(partial(self._response_settings, asked), if_=bool(asked))
+        chosen = settings.input
+        if chosen is None:
+            if self._has_news and self._answers.active is not None and not settings.is_apart:
+                self._waiting, self._has_news = settings, False
+                return
+            items = None
+        else:
+            where = self._listener.format
+            items = await asyncio.to_thread(self._editor.chosen, chosen, where)
+        self._begin(settings, items)
+        self._was_prompted = False
+        if not settings.is_apart:
+            self._is_own = False
+
+    def _response_settings(self, asked: Json) -> ResponseSettings:
         if self.settings.type == "transcription":
             raise RequestError("A transcription session answers nothing.", code="unsupported_event")
-        changes = self._dialect.response(asked or {})
-        settings = self._abilities.checked_response(for_response(self.settings, changes))
-        answer = self._answers.begin(
-            Asked(
-                settings=settings,
-                items=self._items_for(settings.input),
-                may_fold=self.settings.truncation != "disabled",
-            )
-        )
-        if answer.is_in_conversation:
-            self._idle.stop()
+        changes = self._dialect.response(asked)
+        return self._abilities.checked_response(for_response(self.settings, changes))
 
-    def _items_for(self, written: tuple[Json, ...] | None) -> list[Item]:
-        """Those that are to be answered: the conversation as far as it fits, or others."""
-        conversation = self._shared.conversation
-        if written is None:
-            if self._answers.active is None:
-                self._editor.fold(MOST_ITEMS - REPLY_ITEMS)
-                conversation.keep(self._shared.folding.kept(conversation.items, self.settings))
-            return conversation.items
-        if len(written) > MOST_ITEMS:
-            raise RequestError(
-                f"'response.input' has over {MOST_ITEMS} items.", param="response.input"
-            )
-        return [
-            conversation.get(str(one.get("id")))
-            if one.get("type") == "item_reference"
-            else self._parse(one, f"response.input[{index}]")
-            for index, one in enumerate(written)
-        ]
+    def _begin(self, settings: ResponseSettings, items: list[Item] | None = None) -> None:
+        """Answer these items, or the conversation as far as it fits."""
+        if items is None:
+            items = self._editor.whole(self.settings, may_fold=self._answers.active is None)
+        may_fold = self.settings.truncation != "disabled"
+        self._answers.begin(Asked(settings=settings, items=items, may_fold=may_fold))
+        if not settings.is_apart:
+            self._idle.stop()
+            self._has_news = False
 
     def _answered(self, answer: Answer) -> None:
         """One response has ended."""
@@ -309,9 +326,9 @@ class Session:
         self._has_spoken |= spoke_until_s is not None
         if self._is_closed or not answer.is_in_conversation:
             return
-        if self._turn_waits:
-            self._turn_waits = False
-            self._answer_turn()
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._answer_or_wait(waiting)
         elif self._idle_s is not None and not self._listener.speaks and not self._was_prompted:
             now_s = asyncio.get_running_loop().time()
             self._idle.start(max(now_s, spoke_until_s or now_s), self._idle_s)

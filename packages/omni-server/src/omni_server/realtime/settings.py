@@ -14,6 +14,9 @@ from omni_core.errors import RequestError
 from omni_server.realtime.formats import G711_RATE, PCM_RATE, AudioFormat, FormatName
 from omni_server.schema.decode import convert_field
 
+MOST_CHARACTERS: Final = 1024 * 1024
+"""Of a text: several times what a context holds."""
+MOST_PROMPT_CHARACTERS: Final = 16 * 1024
 Json: TypeAlias = dict[str, Any]
 SessionType: TypeAlias = Literal["realtime", "transcription"]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -23,6 +26,8 @@ Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 MostTokens: TypeAlias = Tokens | Literal["inf"]
 Pause: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 IdleTime: TypeAlias = Annotated[int, Meta(ge=100, le=600_000)]
+Instructions: TypeAlias = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+Prompt: TypeAlias = Annotated[str, Meta(max_length=MOST_PROMPT_CHARACTERS)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 
 _NULL_IS_A_VALUE: Final = frozenset(
@@ -73,7 +78,7 @@ class InputTranscription(_Settings, frozen=True, kw_only=True):
 
     model: str | None = None
     language: str | None = None
-    prompt: str = ""
+    prompt: Prompt = ""
 
 
 class TurnDetection(_Settings, frozen=True, kw_only=True):
@@ -130,7 +135,7 @@ class Retention(_Settings, frozen=True, kw_only=True):
 class Answering(_Settings, frozen=True, kw_only=True):
     """Settings that a single response may have otherwise."""
 
-    instructions: str = ""
+    instructions: Instructions = ""
     output_modalities: tuple[Literal["text", "audio"], ...] = ("audio",)
     audio: Audio = Audio()
     tools: tuple[Json, ...] = ()
@@ -171,6 +176,11 @@ class ResponseSettings(Answering, frozen=True, kw_only=True):
     input: tuple[Json, ...] | None = None
     """Items to answer instead of the conversation."""
     metadata: dict[str, str] | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the answer becomes no part of the conversation."""
+        return self.conversation == "none"
 
 
 def updated(settings: SessionSettings, changes: Json) -> SessionSettings:
