@@ -26,6 +26,7 @@ from omni_server.realtime.folding import Folding
 from omni_server.realtime.session import Session
 from omni_server.realtime.shared import Limited, Shared
 from omni_server.realtime.vad import Detection
+from omni_server.record import RequestRecord
 from omni_server.settings import Settings
 
 SOME_S = 5.0
@@ -72,6 +73,7 @@ class Desk:
             conversation_id="conv_1",
             conversation=Conversation(),
             folding=Folding(pipeline.info.context_length),
+            record=RequestRecord(method="WEBSOCKET", client="somebody"),
         )
         abilities = Abilities(
             pipeline=pipeline,

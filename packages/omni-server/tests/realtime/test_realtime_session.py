@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from omni_core.errors import ContextLengthError, OverloadedError, StageDiedError
-from omni_core.types import Finished, MediaPart, TextDelta, TextPart, ToolCallDelta, Usage
+from omni_core.types import (
+    Finished,
+    MediaPart,
+    TextDelta,
+    TextPart,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
 from omni_server.rate import RateLimiter
 from omni_server.realtime.conversation import MOST_ITEMS
 from omni_server.realtime.folding import MOST_HELD_BYTES
@@ -135,10 +144,22 @@ async def test_a_cancelled_response_ends_at_once_and_keeps_what_was_said(desk, k
     assert done["status"] == "cancelled"
     assert done["status_details"]["reason"] == "client_cancelled"
     assert done["output"][0]["status"] == "incomplete"
+    assert done["usage"] is None
     assert desk.context.pipeline.running == 0
     desk.context.pipeline.script = say("ok")
     await desk.ask()
     assert desk.prompt()[-1] == ("assistant", "one two three four five six")
+
+
+async def test_a_cancelled_response_tells_the_tokens_that_came(desk):
+    two = TextDelta(text="one two", token_ids=(1, 2))
+    desk.context.pipeline.script = lambda request: [two, asyncio.Event()]
+    await desk.update(output_modalities=["text"])
+    await desk.tell("response.create")
+    await desk.until("response.output_text.delta")
+    await desk.tell("response.cancel")
+    assert desk.said[-1]["response"]["usage"] == {"output_token_details": {"text_tokens": 2}}
+    assert desk.shared.record.usage == Usage(text_tokens=2)
 
 
 async def test_a_late_cancel_is_harmless_and_an_unknown_one_is_not(desk):
@@ -548,6 +569,27 @@ async def test_turns_are_written_down(desk, sounds):
     assert desk.prompt() == [("user", "write down en names")]
     await desk.tell("conversation.item.retrieve", item_id=done["item_id"])
     assert desk.said[-1]["item"]["content"][0]["transcript"] == "Good morning."
+
+
+async def test_how_likely_what_is_written_down_is(desk, sounds):
+    pipeline = desk.context.pipeline
+    pipeline.info = replace(pipeline.info, logprobs=True)
+    await desk.update(include=["item.input_audio_transcription.logprobs"])
+    tokens = [TokenLogprob(token_id=n, spelling=b"a", logprob=-float(n)) for n in range(3)]
+    pipeline.script = lambda request: [
+        TextDelta(text="Good ", logprobs=(tokens[0],)),
+        TextDelta(text="", logprobs=(tokens[1],)),
+        TextDelta(text="morning.", logprobs=(tokens[2],)),
+        FINISHED,
+    ]
+    await manual_turn(desk, sounds)
+    await desk.quiet()
+    assert desk.requests[0].params.sampling.logprobs == 0
+    name = "conversation.item.input_audio_transcription"
+    told = [[one["logprob"] for one in e["logprobs"]] for e in desk.all(f"{name}.delta")]
+    assert told == [[0.0], [-1.0, -2.0]]
+    [done] = desk.all(f"{name}.completed")
+    assert [one["logprob"] for one in done["logprobs"]] == [0.0, -1.0, -2.0]
 
 
 async def test_a_turn_that_cannot_be_written_down(desk, sounds):

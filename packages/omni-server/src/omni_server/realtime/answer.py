@@ -64,6 +64,9 @@ class Answer:
         self.id = new_id("resp")
         self.settings = asked.settings
         self.usage: Usage | None = None
+        self._told_tokens = 0
+        """Of text, so far: all that is known of what a response has cost that does not end by
+        itself."""
         self._timeline: tuple[StageSpan, ...] = ()
         self._shared, self._asked, self._on_end = shared, asked, on_end
         self._reason: CancelReason | None = None
@@ -146,8 +149,10 @@ class Answer:
         """Tell what came together: text first, for sound says what text said before."""
         for event in events:
             match event:
-                case TextDelta(channel="content", text=text):
-                    self.reply.text(text)
+                case TextDelta(channel=channel, text=text, token_ids=token_ids):
+                    self._told_tokens += len(token_ids)
+                    if channel == "content":
+                        self.reply.text(text)
                 case ToolCallDelta():
                     self.reply.call(event)
                 case _:
@@ -194,6 +199,8 @@ class Answer:
         elif "length" in (task.result().finish_reason, task.result().audio_finish_reason):
             status, whole = "incomplete", task.result().audio_finish_reason != "length"
             details = {"type": "incomplete", "reason": "max_output_tokens"}
+        if self.usage is None:
+            self._shared.spent(Usage(text_tokens=self._told_tokens))
         try:
             self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
         finally:
@@ -213,9 +220,15 @@ class Answer:
             "audio": {"output": {"format": output.format.format.json, "voice": output.voice}},
             "max_output_tokens": settings.max_output_tokens,
             "metadata": settings.metadata,
-            "usage": None if self.usage is None else usage_object(self.usage),
+            "usage": self._usage_json(),
             **({"timeline": timeline_object(self._timeline)} if timed else {}),
         }
+
+    def _usage_json(self) -> Json | None:
+        if self.usage is not None:
+            return usage_object(self.usage)
+        told = self._told_tokens
+        return {"output_token_details": {"text_tokens": told}} if told else None
 
 
 def _failed(failure: BaseException) -> Json:

@@ -15,8 +15,8 @@ from omni_server.realtime.folding import MOST_HELD_BYTES
 from omni_server.realtime.formats import AudioFormat
 from omni_server.realtime.item_parser import parse_item
 from omni_server.realtime.items import Item, Json, MessageItem, Sound
-from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import MOST_CHARACTERS, InputTranscription, SessionSettings
+from omni_server.realtime.scribe import How, Scribe
+from omni_server.realtime.settings import MOST_CHARACTERS, SessionSettings
 from omni_server.realtime.shared import Shared
 
 MOST_SHOWN_BYTES: Final = 20 * 1024 * 1024
@@ -73,11 +73,11 @@ class Editor:
         as for a turn that is spoken."""
         if settings.truncation != "disabled" and not self._shared.conversation.has(item.id):
             self.fold(MOST_ITEMS - 1)
-        self.add(item, settings.audio.input.transcription, after)
+        self.add(item, settings, after)
 
-    def add(self, item: Item, asked: InputTranscription | None, after: str | None = None) -> None:
-        """Put an item behind the one `after`, or at the end; its sound is written down where that
-        is `asked`."""
+    def add(self, item: Item, settings: SessionSettings, after: str | None = None) -> None:
+        """Put an item behind the one `after`, or at the end; its sound is written down where the
+        settings say so."""
         before = self._shared.conversation.add(item, after)
         self.fold(MOST_ITEMS)
         shown = item.json()
@@ -89,13 +89,15 @@ class Editor:
                     "item": shown,
                 }
             )
+        asked = settings.audio.input.transcription
         if asked is None or not isinstance(item, MessageItem):
             return
         for index, content in enumerate(item.content):
             if isinstance(content, Sound) and content.transcript is None:
-                self._scribe.write(item.id, index, content, asked)
+                how = How(asked, with_logprobs=bool(settings.include))
+                self._scribe.write(item.id, index, content, how)
 
-    def add_turn(self, item: MessageItem, asked: InputTranscription | None) -> None:
+    def add_turn(self, item: MessageItem, settings: SessionSettings) -> None:
         """Add what was just said, in the place of the oldest turn if there is no other."""
         self.fold(MOST_ITEMS - 1)
         self._shared.put(
@@ -105,7 +107,7 @@ class Editor:
                 "item_id": item.id,
             }
         )
-        self.add(item, asked)
+        self.add(item, settings)
 
     def fold(self, most_items: int) -> None:
         """Forget old turns of a session that nobody has answered for long."""

@@ -26,10 +26,12 @@ from omni_core.types import (
     Request,
     RequestParams,
     SamplingParams,
+    TokenLogprob,
     Usage,
 )
 from omni_server.errors import error_object, internal_error
 from omni_server.metrics import RequestTimer
+from omni_server.openai.transcriptions_reply import logprobs
 from omni_server.openai.transcriptions_text import Transcript
 from omni_server.realtime.formats import Pcm, to_float
 from omni_server.realtime.items import Json, Sound, new_id
@@ -46,11 +48,26 @@ log = logging.getLogger("omni.server")
 
 
 @dataclass(frozen=True, slots=True)
+class How:
+    """How a turn is to be written down."""
+
+    asked: InputTranscription
+    with_logprobs: bool = False
+    """Telling how likely each token was."""
+
+    @property
+    def task(self) -> TranscriptionTask:
+        """As a checkpoint is asked."""
+        language = self.asked.language and self.asked.language.lower()
+        return TranscriptionTask(language=language, prompt=self.asked.prompt)
+
+
+@dataclass(frozen=True, slots=True)
 class _Turn:
     item_id: str
     content_index: int
     sound: Sound
-    asked: InputTranscription
+    how: How
 
 
 class Scribe:
@@ -61,11 +78,9 @@ class Scribe:
         self._turns: asyncio.Queue[_Turn] = asyncio.Queue(MOST_WAITING)
         self._task: asyncio.Task[None] | None = None
 
-    def write(
-        self, item_id: str, content_index: int, sound: Sound, asked: InputTranscription
-    ) -> None:
+    def write(self, item_id: str, content_index: int, sound: Sound, how: How) -> None:
         """Write down one more turn, soon: it is inside the server's door from now on."""
-        turn = _Turn(item_id, content_index, sound, asked)
+        turn = _Turn(item_id, content_index, sound, how)
         try:
             if self._turns.full():
                 many = f"{MOST_WAITING} turns wait to be written down already."
@@ -112,16 +127,19 @@ class Scribe:
         assert model is not None  # or the setting had been refused
         clips = await asyncio.to_thread(_clips, turn.sound, model)
         transcript = Transcript(len(clips))
+        n_told = 0
         timer = RequestTimer(self._shared.server.metrics)
         status = CLIENT_CLOSED_REQUEST
         try:
             with timer.generating(len(clips)):
                 for index, clip in enumerate(clips):
-                    async with aclosing(self._events(clip, model, turn.asked)) as events:
+                    async with aclosing(self._events(clip, model, turn.how)) as events:
                         async for event in events:
                             timer.saw(event)
                             if delta := transcript.hear(index, event):
-                                self._tell(turn, "delta", delta=delta)
+                                told = self._likely(turn, transcript.logprobs[n_told:])
+                                n_told = len(transcript.logprobs)
+                                self._tell(turn, "delta", delta=delta, **told)
             transcript.check_complete()
             status = 200
         except OmniError as error:
@@ -132,23 +150,25 @@ class Scribe:
         self._shared.spent(transcript.usage)
         turn.sound.transcript = transcript.text
         usage = _usage_object(transcript.usage)
-        self._tell(turn, "completed", transcript=transcript.text, usage=usage)
+        told = self._likely(turn, transcript.logprobs)
+        self._tell(turn, "completed", transcript=transcript.text, usage=usage, **told)
+
+    def _likely(self, turn: _Turn, tokens: list[TokenLogprob]) -> dict[str, object]:
+        return {"logprobs": logprobs(tokens)} if turn.how.with_logprobs else {}
 
     async def _events(
-        self, clip: MediaPart | None, model: Transcription, asked: InputTranscription
+        self, clip: MediaPart | None, model: Transcription, how: How
     ) -> AsyncGenerator[Event, None]:
         if clip is None:
             yield Finished(finish_reason="stop", usage=Usage())
             return
         named = model.messages
         ask = named.resolve() if isinstance(named, Ref) else named
-        language = asked.language and asked.language.lower()
-        messages: tuple[Message, ...] = ask(
-            clip, TranscriptionTask(language=language, prompt=asked.prompt)
-        )
+        messages: tuple[Message, ...] = ask(clip, how.task)
+        sampling = SamplingParams(temperature=0.0, logprobs=0 if how.with_logprobs else None)
         request = Request(
             messages=messages,
-            params=RequestParams(sampling=SamplingParams(temperature=0.0)),
+            params=RequestParams(sampling=sampling),
             request_id=new_id("transcript"),
             client=self._shared.client,
             timeout_s=self._shared.server.settings.request_timeout_s,

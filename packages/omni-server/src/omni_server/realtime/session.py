@@ -28,7 +28,6 @@ from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
 from omni_server.realtime.settings import (
-    InputTranscription,
     ResponseSettings,
     SessionSettings,
     SessionType,
@@ -121,9 +120,8 @@ class Session:
         match event:
             case events.AudioAppend():
                 await self._append(event.audio)
-            case events.SessionUpdate():
-                changes = self._dialect.settings(event.session)
-                self._update(await asyncio.to_thread(self._updated, changes))
+            case events.SessionUpdate() | events.TranscriptionUpdate():
+                await self._update(self._dialect.settings(event))
             case events.AudioCommit():
                 self._commit()
             case events.AudioClear():
@@ -158,9 +156,9 @@ class Session:
     def _updated(self, changes: Json) -> SessionSettings:
         return self._abilities.checked_session(updated(self.settings, changes))
 
-    def _update(self, settings: SessionSettings) -> None:
+    async def _update(self, changes: Json) -> None:
         """All of the changes, or none."""
-        before = self.settings
+        before, settings = self.settings, await asyncio.to_thread(self._updated, changes)
         voice = settings.audio.output.voice
         if self._has_spoken and voice != before.audio.output.voice:
             raise RequestError(
@@ -191,6 +189,7 @@ class Session:
         if self.settings.type == "transcription":
             names = ("id", "object", "type", "audio", "include")
             shown = {name: shown[name] for name in names}
+            shown["object"] = "realtime.transcription_session"
             del shown["audio"]["output"]
         return shown
 
@@ -257,11 +256,7 @@ class Session:
         sound = Sound.of(samples, self._listener.format.rate)
         item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
         self._turn_id = new_id("item")
-        self._editor.add_turn(item, self._transcription)
-
-    @property
-    def _transcription(self) -> InputTranscription | None:
-        return self.settings.audio.input.transcription
+        self._editor.add_turn(item, self.settings)
 
     def _answer_turn(self) -> None:
         """By itself."""
