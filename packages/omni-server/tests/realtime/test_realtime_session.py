@@ -505,6 +505,9 @@ async def test_how_a_response_fails(desk):
         done = await desk.ask(output_modalities=["text"])
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["type"] == "server_error"
+    counted = desk.context.metrics.requests.collect()[0].samples
+    found = {one.labels["status"]: one.value for one in counted if one.name.endswith("_total")}
+    assert found == {"503": 2, "500": 1}
     desk.context.pipeline.script = say("fine")
     assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
 

@@ -29,7 +29,6 @@ from omni_core.types import (
     Usage,
 )
 from omni_server.errors import error_object, internal_error
-from omni_server.metrics import RequestTimer
 from omni_server.openai.reply import timeline_object
 from omni_server.realtime.conversation import to_messages
 from omni_server.realtime.folding import estimate_all
@@ -38,8 +37,8 @@ from omni_server.realtime.items import Item, Json, new_id
 from omni_server.realtime.reply import ReplyWriter
 from omni_server.realtime.settings import ResponseSettings
 from omni_server.realtime.shared import Shared
+from omni_server.realtime.spent import response_usage
 from omni_server.realtime.tools import to_tool_use
-from omni_server.stream import CLIENT_CLOSED_REQUEST
 
 CancelReason: TypeAlias = Literal["turn_detected", "client_cancelled"]
 _FOLDS = 4
@@ -119,25 +118,16 @@ class Answer:
 
     async def _ask(self, items: Sequence[Item]) -> Finished:
         finished: Finished | None = None
-        timer = RequestTimer(self._shared.server.metrics)
-        status = CLIENT_CLOSED_REQUEST
-        try:
+        with self._shared.asking() as timer:
             request = self._request(to_messages(items, self.settings.instructions))
-            with timer.generating():
-                async with aclosing(self._shared.pipeline.batches(request)) as batches:
-                    async for events in batches:
-                        for event in events:
-                            timer.saw(event)
-                            finished = event if isinstance(event, Finished) else finished
-                        await self._hear(events)
+            async with aclosing(self._shared.pipeline.batches(request)) as batches:
+                async for events in batches:
+                    for event in events:
+                        timer.saw(event)
+                        finished = event if isinstance(event, Finished) else finished
+                    await self._hear(events)
             if finished is None:
                 raise StageError("The pipeline ended a request without finishing it.")
-            status = 200
-        except OmniError as error:
-            status = error.status
-            raise
-        finally:
-            timer.end(status)
         self.usage, self._timeline = finished.usage, finished.timeline
         self._shared.spent(finished.usage)
         self._shared.folding.learn(
@@ -226,7 +216,7 @@ class Answer:
 
     def _usage_json(self) -> Json | None:
         if self.usage is not None:
-            return usage_object(self.usage)
+            return response_usage(self.usage)
         told = self._told_tokens
         return {"output_token_details": {"text_tokens": told}} if told else None
 
@@ -237,24 +227,3 @@ def _failed(failure: BaseException) -> Json:
     assert isinstance(failure, Exception)
     log.error("a response failed", exc_info=failure)
     return {"type": "failed", "error": error_object(internal_error(failure))["error"]}
-
-
-def usage_object(usage: Usage) -> Json:
-    """`RealtimeResponseUsage`; output tokens are text tokens and frames of sound."""
-    output = usage.text_tokens + usage.audio_tokens
-    media = usage.prompt_audio_tokens + usage.prompt_image_tokens
-    return {
-        "total_tokens": usage.prompt_tokens + output,
-        "input_tokens": usage.prompt_tokens,
-        "output_tokens": output,
-        "input_token_details": {
-            "text_tokens": usage.prompt_tokens - media,
-            "audio_tokens": usage.prompt_audio_tokens,
-            "image_tokens": usage.prompt_image_tokens,
-            "cached_tokens": usage.cached_tokens,
-        },
-        "output_token_details": {
-            "text_tokens": usage.text_tokens,
-            "audio_tokens": usage.audio_tokens,
-        },
-    }

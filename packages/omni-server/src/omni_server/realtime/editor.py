@@ -14,7 +14,7 @@ from omni_server.realtime.events import ItemTruncate
 from omni_server.realtime.folding import MOST_HELD_BYTES
 from omni_server.realtime.formats import AudioFormat
 from omni_server.realtime.item_parser import parse_item
-from omni_server.realtime.items import Item, Json, MessageItem, Sound
+from omni_server.realtime.items import Item, Json, MessageItem, Sound, placed
 from omni_server.realtime.scribe import How, Scribe
 from omni_server.realtime.settings import MOST_CHARACTERS, SessionSettings
 from omni_server.realtime.shared import Shared
@@ -80,15 +80,8 @@ class Editor:
         settings say so."""
         before = self._shared.conversation.add(item, after)
         self.fold(MOST_ITEMS)
-        shown = item.json()
-        for what in ("added", "done"):
-            self._shared.put(
-                {
-                    "type": f"conversation.item.{what}",
-                    "previous_item_id": before,
-                    "item": shown,
-                }
-            )
+        self._shared.put(placed("added", item, before))
+        self._shared.put(placed("done", item, before))
         asked = settings.audio.input.transcription
         if asked is None or not isinstance(item, MessageItem):
             return

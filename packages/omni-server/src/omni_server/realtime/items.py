@@ -180,14 +180,8 @@ class MessageItem:
 
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": self.status,
-            "role": self.speaker,
-            "content": [one.json(self.speaker, with_sound) for one in self.content],
-        }
+        content = [one.json(self.speaker, with_sound) for one in self.content]
+        return _json(self, "message", role=self.speaker, content=content)
 
     @property
     def sound_bytes(self) -> int:
@@ -234,15 +228,9 @@ class CallItem:
 
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "function_call",
-            "status": self.status,
-            "name": self.name,
-            "call_id": self.call_id,
-            "arguments": self.arguments,
-        }
+        return _json(
+            self, "function_call", name=self.name, call_id=self.call_id, arguments=self.arguments
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -263,14 +251,21 @@ class ResultItem:
 
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "function_call_output",
-            "status": self.status,
-            "call_id": self.call_id,
-            "output": self.output,
-        }
+        return _json(self, "function_call_output", call_id=self.call_id, output=self.output)
 
 
 Item: TypeAlias = MessageItem | CallItem | ResultItem
+
+
+def placed(what: Literal["added", "done"], item: Item, before: str | None) -> Json:
+    """The event that says where an item is in the conversation."""
+    return {
+        "type": f"conversation.item.{what}",
+        "previous_item_id": before,
+        "item": item.json(),
+    }
+
+
+def _json(item: Item, kind: str, **fields: object) -> Json:
+    known = {"id": item.id, "object": "realtime.item", "type": kind, "status": item.status}
+    return {**known, **fields}

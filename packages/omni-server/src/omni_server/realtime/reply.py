@@ -22,6 +22,7 @@ from omni_server.realtime.items import (
     Status,
     Written,
     new_id,
+    placed,
 )
 from omni_server.realtime.shared import Put
 
@@ -138,14 +139,7 @@ class ReplyWriter:
         self.items.append(item)
         self._put(self._output_item("added", item))
         if self._conversation is not None:
-            before = self._conversation.add(item)
-            self._put(
-                {
-                    "type": "conversation.item.added",
-                    "previous_item_id": before,
-                    "item": item.json(),
-                }
-            )
+            self._put(placed("added", item, self._conversation.add(item)))
 
     def _close_message(self, status: Status) -> None:
         if self._message is not None:
@@ -169,13 +163,7 @@ class ReplyWriter:
         item.status = status
         self._put(self._output_item("done", item))
         if self._conversation is not None and self._conversation.has(item.id):
-            self._put(
-                {
-                    "type": "conversation.item.done",
-                    "previous_item_id": self._conversation.before(item),
-                    "item": item.json(),
-                }
-            )
+            self._put(placed("done", item, self._conversation.before(item)))
 
     def _output_item(self, what: str, item: Item) -> Json:
         return {

@@ -30,14 +30,13 @@ from omni_core.types import (
     Usage,
 )
 from omni_server.errors import error_object, internal_error
-from omni_server.metrics import RequestTimer
 from omni_server.openai.transcriptions_reply import logprobs
 from omni_server.openai.transcriptions_text import Transcript
 from omni_server.realtime.formats import Pcm, to_float
 from omni_server.realtime.items import Json, Sound, new_id
 from omni_server.realtime.settings import InputTranscription
 from omni_server.realtime.shared import Shared
-from omni_server.stream import CLIENT_CLOSED_REQUEST
+from omni_server.realtime.spent import transcription_usage
 
 MOST_WAITING: Final = 16
 _MIN_PAUSE_S: Final = 0.2
@@ -128,28 +127,19 @@ class Scribe:
         clips = await asyncio.to_thread(_clips, turn.sound, model)
         transcript = Transcript(len(clips))
         n_told = 0
-        timer = RequestTimer(self._shared.server.metrics)
-        status = CLIENT_CLOSED_REQUEST
-        try:
-            with timer.generating(len(clips)):
-                for index, clip in enumerate(clips):
-                    async with aclosing(self._events(clip, model, turn.how)) as events:
-                        async for event in events:
-                            timer.saw(event)
-                            if delta := transcript.hear(index, event):
-                                told = self._likely(turn, transcript.logprobs[n_told:])
-                                n_told = len(transcript.logprobs)
-                                self._tell(turn, "delta", delta=delta, **told)
+        with self._shared.asking(len(clips)) as timer:
+            for index, clip in enumerate(clips):
+                async with aclosing(self._events(clip, model, turn.how)) as events:
+                    async for event in events:
+                        timer.saw(event)
+                        if delta := transcript.hear(index, event):
+                            told = self._likely(turn, transcript.logprobs[n_told:])
+                            n_told = len(transcript.logprobs)
+                            self._tell(turn, "delta", delta=delta, **told)
             transcript.check_complete()
-            status = 200
-        except OmniError as error:
-            status = error.status
-            raise
-        finally:
-            timer.end(status)
         self._shared.spent(transcript.usage)
         turn.sound.transcript = transcript.text
-        usage = _usage_object(transcript.usage)
+        usage = transcription_usage(transcript.usage)
         told = self._likely(turn, transcript.logprobs)
         self._tell(turn, "completed", transcript=transcript.text, usage=usage, **told)
 
@@ -210,16 +200,3 @@ def _clip(samples: Pcm, rate: int) -> MediaPart | None:
 def _error(error: OmniError) -> Json:
     found: Json = error_object(error)["error"]
     return found
-
-
-def _usage_object(usage: Usage) -> Json:
-    return {
-        "type": "tokens",
-        "total_tokens": usage.prompt_tokens + usage.text_tokens,
-        "input_tokens": usage.prompt_tokens,
-        "output_tokens": usage.text_tokens,
-        "input_token_details": {
-            "text_tokens": usage.prompt_tokens - usage.prompt_audio_tokens,
-            "audio_tokens": usage.prompt_audio_tokens,
-        },
-    }

@@ -5,19 +5,19 @@ Knows names, types and ranges of the protocol. What of it this server can do is 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from omni_core.errors import RequestError
 from omni_server.realtime.formats import G711_RATE, PCM_RATE, AudioFormat, FormatName
+from omni_server.realtime.items import Json
 from omni_server.schema.decode import convert_field
 
 MOST_CHARACTERS: Final = 1024 * 1024
 """Of a text: several times what a context holds."""
 MOST_PROMPT_CHARACTERS: Final = 16 * 1024
-Json: TypeAlias = dict[str, Any]
 SessionType: TypeAlias = Literal["realtime", "transcription"]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
