@@ -86,6 +86,15 @@ async def test_long_events(desk: Any, text: str, code: str | None) -> None:
     assert errors == ([] if code is None else [code])
 
 
+async def test_a_long_turn_is_committed(desk: Any) -> None:
+    await desk.update(audio={"input": {"turn_detection": None}})
+    for _ in range(2):
+        await desk.session.hear(event("input_audio_buffer.append", audio="A" * (18 * MIB)))
+    commit = event("input_audio_buffer.commit")
+    assert await longest_turn_s(desk.session.hear(commit)) < LONGEST_TURN_S
+    assert desk.shared.conversation.items[0].sound_bytes == 27 * MIB
+
+
 async def test_a_long_item_is_shown(desk: Any) -> None:
     await desk.tell("conversation.item.create", item=spoken(4 * MIB))
     show = event("conversation.item.retrieve", item_id="said")

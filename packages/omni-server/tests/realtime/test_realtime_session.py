@@ -246,6 +246,20 @@ async def test_speech_may_be_let_to_interrupt_nothing(desk, kit, sounds):
     assert [m.role for m in desk.requests[-1].messages] == ["user", "assistant", "user", "user"]
 
 
+async def test_a_turn_that_waits_is_answered_as_the_session_is_then(desk, kit, sounds):
+    gate = desk.context.pipeline.script = Gate(kit)
+    detection = {"type": "server_vad", "interrupt_response": False}
+    await desk.update(audio={"input": {"turn_detection": detection}})
+    for seed in range(2):
+        await desk.append(turn(sounds, seed))
+        await desk.until("response.output_audio.delta")
+    await desk.update(instructions="Be kind.")
+    gate.event.set()
+    await desk.until(DONE)
+    await desk.quiet()
+    assert [desk.prompt(number)[0][0] for number in (0, 1)] == ["user", "system"]
+
+
 async def test_turns_without_responses(desk, sounds):
     detection = {
         "type": "server_vad", "create_response": False, "interrupt_response": False,

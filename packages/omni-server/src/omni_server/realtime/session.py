@@ -42,6 +42,8 @@ LEAST_COMMIT_MS: Final = 100
 MOST_TURN_S: Final = 600.0
 _LONG_SOUND: Final = 256 * 1024
 """Characters of base64 that take a millisecond."""
+_LONG_TURN: Final = 2 * 1024 * 1024
+"""Samples that are copied in a millisecond or two."""
 log = logging.getLogger("omni.server")
 
 
@@ -70,8 +72,8 @@ class Session:
         self._idle = IdleTimer(self._timed_out)
         self._turn_id = new_id("item")
         """Of the item that the next turn becomes."""
-        self._waiting: ResponseSettings | None = None
-        """Of the answer to what was said while something else was being answered."""
+        self._waiting: Json | None = None
+        """What is asked of the answer to what was said while something else was being answered."""
         self._is_own = self._has_news = False
         """What is being answered, the server began by itself; the client has said more since."""
         self._was_prompted = False
@@ -123,7 +125,7 @@ class Session:
             case events.SessionUpdate() | events.TranscriptionUpdate():
                 await self._update(self._dialect.settings(event))
             case events.AudioCommit():
-                self._commit()
+                await self._commit()
             case events.AudioClear():
                 self._listener.clear()
                 self._put({"type": "input_audio_buffer.cleared"})
@@ -238,11 +240,11 @@ class Session:
                         "item_id": self._turn_id,
                     }
                 )
-                self._add_turn(samples)
+                self._add_turn(await self._sound(samples))
                 if detection is not None and detection.create_response:
                     self._answer_turn()
 
-    def _commit(self) -> None:
+    async def _commit(self) -> None:
         if self._listener.waiting_s * 1000 < LEAST_COMMIT_MS:
             raise RequestError(
                 f"The input buffer holds {self._listener.waiting_s * 1000:.0f} ms of sound; a turn "
@@ -250,10 +252,13 @@ class Session:
                 code="input_audio_buffer_commit_empty",
             )
         self._somebody_is_there()
-        self._add_turn(self._listener.commit())
+        self._add_turn(await self._sound(self._listener.commit()))
 
-    def _add_turn(self, samples: Pcm) -> None:
-        sound = Sound.of(samples, self._listener.format.rate)
+    async def _sound(self, samples: Pcm) -> Sound:
+        make = partial(Sound.of, samples, self._listener.format.rate)
+        return await off_loop(make, if_=len(samples) > _LONG_TURN)
+
+    def _add_turn(self, sound: Sound) -> None:
         item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
         self._turn_id = new_id("item")
         self._editor.add_turn(item, self.settings)
@@ -261,17 +266,16 @@ class Session:
     def _answer_turn(self) -> None:
         """By itself."""
         if self.settings.type == "realtime":
-            self._answer_or_wait(None)
+            self._answer_or_wait({})
 
-    def _answer_or_wait(self, settings: ResponseSettings | None) -> None:
-        """Answer with these settings or the session's, after what is being answered; where that
-        cannot be, the client is told."""
+    def _answer_or_wait(self, asked: Json) -> None:
+        """Answer as is asked, after what is being answered; where that cannot be, the client is
+        told."""
+        if self._answers.active is not None:
+            self._waiting = asked if self._waiting is None else self._waiting
+            return
         try:
-            settings = settings or self._response_settings({})
-            if self._answers.active is not None:
-                self._waiting = self._waiting or settings
-                return
-            self._begin(settings)
+            self._begin(self._response_settings(asked))
             self._is_own = True
         except OmniError as error:
             self.refuse(error)
@@ -288,7 +292,7 @@ class Session:
         chosen = settings.input
         if chosen is None:
             if self._has_news and self._answers.active is not None and not settings.is_apart:
-                self._waiting, self._has_news = settings, False
+                self._waiting, self._has_news = asked, False
                 return
             items = None
         else:
@@ -356,7 +360,8 @@ class Session:
             }
         )
         if now_ms - start_ms >= LEAST_COMMIT_MS:
-            self._add_turn(self._listener.commit())
+            silence = self._listener.commit()
+            self._add_turn(Sound.of(silence, self._listener.format.rate))
         self._answer_turn()
 
     def _put(self, event: Json) -> None:
