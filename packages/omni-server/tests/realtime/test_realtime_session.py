@@ -417,6 +417,11 @@ LONG = "x" * (1024 * 1024 + 1)
         ("session.update", {"session": {"tools": [{**TOOL, "description": LONG}]}},
          "session.tools"),
         ("response.create", {"response": {"instructions": LONG}}, "response.instructions"),
+        ("response.create", {"response": {"audio": {"output": {"voice": LONG}}}},
+         "response.audio.output.voice"),
+        ("session.update", {"session": {"model": LONG}}, "session.model"),
+        ("session.update", {"session": {"tool_choice": {"type": "function", "name": LONG}}},
+         "session.tools"),
         ("conversation.item.create", {"item": {**HELLO, "content": [
             {"type": "input_text", "text": LONG[: len(LONG) // 2 + 1]}] * 2}}, "item"),
         ("conversation.item.create",
@@ -429,6 +434,7 @@ async def test_texts_have_a_limit_that_is_told(desk, kind, fields, param):
     error = await desk.refused(kind, **fields)
     assert error["param"] == param
     assert re.search(r"\d{3,}", error["message"])
+    assert len(error["message"]) < 1_000
 
 
 async def test_an_item_counts_as_often_as_it_is_named(desk, sounds):

@@ -119,7 +119,7 @@ class Abilities:
             emits = f"this pipeline emits {', '.join(self.pipeline.modalities)} only"
             why = self.pipeline.info.refused_modalities.get("audio", emits)
             raise refuse(f"{path}.output_modalities", f"cannot have audio here: {why}")
-        if len(msgspec.json.encode(settings.tools)) > MOST_TOOLS_BYTES:
+        if len(msgspec.json.encode((settings.tools, settings.tool_choice))) > MOST_TOOLS_BYTES:
             raise refuse(
                 f"{path}.tools",
                 f"has over {MOST_TOOLS_BYTES} bytes; declare fewer, or shorter ones",

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from omni_core.errors import RequestError
+from omni_server.realtime.events import MOST_ID_CHARACTERS
 from omni_server.realtime.formats import G711_RATE, PCM_RATE, AudioFormat, FormatName
 from omni_server.realtime.items import Json
 from omni_server.schema.decode import convert_field
@@ -28,6 +29,7 @@ Pause: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 IdleTime: TypeAlias = Annotated[int, Meta(ge=100, le=600_000)]
 Instructions: TypeAlias = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 Prompt: TypeAlias = Annotated[str, Meta(max_length=MOST_PROMPT_CHARACTERS)]
+Name: TypeAlias = Annotated[str, Meta(max_length=MOST_ID_CHARACTERS)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 
 _NULL_IS_A_VALUE: Final = frozenset(
@@ -70,28 +72,28 @@ class FormatSettings(_Settings, frozen=True, kw_only=True):
 class NoiseReduction(_Settings, frozen=True, kw_only=True):
     """A filter before the model."""
 
-    type: str
+    type: Name
 
 
 class InputTranscription(_Settings, frozen=True, kw_only=True):
     """That turns are written down, too."""
 
-    model: str | None = None
-    language: str | None = None
+    model: Name | None = None
+    language: Name | None = None
     prompt: Prompt = ""
 
 
 class TurnDetection(_Settings, frozen=True, kw_only=True):
     """How the server finds turns."""
 
-    type: str = "server_vad"
+    type: Name = "server_vad"
     threshold: Share = 0.5
     prefix_padding_ms: Pause = 300
     silence_duration_ms: Pause = 500
     create_response: bool = True
     interrupt_response: bool = True
     idle_timeout_ms: IdleTime | None = None
-    eagerness: str | None = None
+    eagerness: Name | None = None
 
 
 class AudioInput(_Settings, frozen=True, kw_only=True):
@@ -107,7 +109,7 @@ class AudioOutput(_Settings, frozen=True, kw_only=True):
     """What goes out."""
 
     format: FormatSettings = FormatSettings()
-    voice: str | None = None
+    voice: Name | None = None
     speed: Speed = 1.0
 
 
@@ -139,7 +141,7 @@ class Answering(_Settings, frozen=True, kw_only=True):
     output_modalities: tuple[Literal["text", "audio"], ...] = ("audio",)
     audio: Audio = Audio()
     tools: tuple[Json, ...] = ()
-    tool_choice: str | Json = "auto"
+    tool_choice: Name | Json = "auto"
     parallel_tool_calls: bool = True
     max_output_tokens: MostTokens = "inf"
     temperature: Temperature | None = None
@@ -157,9 +159,9 @@ class Answering(_Settings, frozen=True, kw_only=True):
 class SessionSettings(Answering, frozen=True, kw_only=True):
     """All settings of a session."""
 
-    model: str
+    model: Name
     type: SessionType = "realtime"
-    include: tuple[str, ...] = ()
+    include: tuple[Name, ...] = ()
     tracing: str | Json | None = None
     truncation: Literal["auto", "disabled"] | Retention = "auto"
 
