@@ -37,7 +37,7 @@ NEEDS = {
     "omni-server": ("omni-core",),
 }
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-core": "[grammar,hub,media,testing,torch]", "omni-server": "[realtime]"}
+EXTRAS = {"omni-core": "[grammar,hub,media,templates,testing,torch]", "omni-server": "[realtime]"}
 #: The same where no torch can be had; a package that is not here does nothing without one.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
 IMPORTS_TORCH = re.compile(

@@ -27,8 +27,8 @@ CORE_LAYERS = (
     {"errors", "types", "languages"},
     {"specs", "messages", "addresses", "curve", "janitor", "parent", "media"},
     {"hub", "hookspecs", "graph", "validate", "relay", "codec", "tensors"}
-    | {"scheduler", "engine", "devices", "steps"},
-    {"plugins", "config", "stage"},
+    | {"scheduler", "engine", "devices", "steps", "checkpoint"},
+    {"plugins", "config", "stage", "text", "encoder", "layers"},
     {"coordinator"},
     {"pipeline"},
     {"testing"},
@@ -45,7 +45,8 @@ TORCH_MODULES = (
         "tensors.py",
         "steps/",
     ),
-    *("relay/cuda_", "stage/tracer.py", "testing/cards.py"),
+    *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "encoder/", "layers/"),
+    *(f"checkpoint/{name}.py" for name in ("tensorfile", "weights", "renew")),
 )
 
 #: Distributions whose modules have another name.

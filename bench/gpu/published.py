@@ -14,7 +14,7 @@ from zlib import crc32
 
 import torch
 
-from omni_qwen3.weights import Weights
+from omni_core.checkpoint.weights import Weights
 
 SIZES: Final[Mapping[str, Any]] = {
     "talker_config": {

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from omni_core.encoder import budget as memory
+from omni_core.encoder.budget import cut_clips, cut_grids
 from omni_core.errors import ConfigError, RequestError
+from omni_core.media.keys import media_key
 from omni_core.scheduler.base import Work
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import RequestParams
-from omni_qwen3 import activation, encoders
-from omni_qwen3.activation import audio_bytes, cut_clips, cut_grids, vision_patch_bytes
-from omni_qwen3.rowkeys import media_key
+from omni_qwen3 import encoders
+from omni_qwen3.activation import audio_bytes, vision_patch_bytes
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import AudioConfig, VisionConfig
 from omni_qwen3.towers.vision import VisionTower
@@ -231,5 +233,5 @@ def test_chunks_within_is_the_inverse_of_the_estimate() -> None:
 
 
 def test_the_default_on_a_cpu(tiny_checkpoint: str) -> None:
-    budget = activation.activation_budget(context(tiny_checkpoint), torch.device("cpu"))
-    assert budget == activation.CPU_BUDGET_BYTES
+    budget = memory.activation_budget(context(tiny_checkpoint), torch.device("cpu"))
+    assert budget == memory.CPU_BUDGET_BYTES

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omni_core.text.calls import CallParser
 from omni_core.types import ToolCallDelta
-from omni_qwen3.calls import CallParser
 
 ARGUMENTS = '{"a": "</tool_call> } \\" 🙂", "b": [{}]}'
 CALL = f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>'

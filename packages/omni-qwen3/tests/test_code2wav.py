@@ -23,12 +23,12 @@ from hypothesis.stateful import (
 from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.checkpoint.weights import Checkpoint
 from omni_core.errors import StageError
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray, IntArray, RequestParams
 from omni_qwen3.code2wav.model import PREFIX, Code2Wav, load_model
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder, WindowVocoder
-from omni_qwen3.weights import Checkpoint
 
 GROUPS, CODEBOOK_SIZE = 16, 64
 

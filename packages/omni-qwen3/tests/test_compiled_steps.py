@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from omni_core.checkpoint.renew import PartsLoader
+from omni_core.checkpoint.weights import Checkpoint, open_weights
 from omni_core.pipeline import Pipeline
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank
@@ -31,8 +33,6 @@ from omni_qwen3.code2wav.vocoder import Qwen3Vocoder
 from omni_qwen3.config import load_config
 from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.pipeline import SPEECH_COLOCATED
-from omni_qwen3.renew import PartsLoader
-from omni_qwen3.weights import Checkpoint, open_weights
 
 PREFIX = "talker.code_predictor."
 

@@ -15,6 +15,9 @@ from transformers import AutoTokenizer
 
 from omni_core.errors import OmniError
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, Work
+from omni_core.text.decode import DecodeScheduler
+from omni_core.text.detokenize import Detokenizer, TokenBytes
+from omni_core.text.payloads import Logprobs, TokenChunk
 from omni_core.types import (
     Event,
     FinishReason,
@@ -24,10 +27,7 @@ from omni_core.types import (
     ToolCallDelta,
     Usage,
 )
-from omni_qwen3.decode import DecodeScheduler
 from omni_qwen3.defaults import eos_token_ids
-from omni_qwen3.detokenize import Detokenizer, TokenBytes
-from omni_qwen3.payloads import Logprobs, TokenChunk
 
 LATE_S = 10.0
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from omni_core.encoder.cached import CachedEncoder
 from omni_core.errors import ConfigError, OmniError, OutOfMemoryError
+from omni_core.media.keys import media_key
 from omni_core.scheduler.base import Abort, Inbox, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
@@ -19,9 +21,7 @@ from omni_core.testing.fakes import RecordingOutbox, running
 from omni_core.types import FloatArray, Payload, RequestParams
 from omni_qwen3 import encoders
 from omni_qwen3.encode_image import ImageEncoder
-from omni_qwen3.encoders import CachedEncoder
 from omni_qwen3.pipeline import AUDIO_ENCODER, IMAGE_ENCODER
-from omni_qwen3.rowkeys import media_key
 
 PATIENCE_S = 10.0
 PATCH = 3 * 2 * 16 * 16

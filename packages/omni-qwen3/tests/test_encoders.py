@@ -13,12 +13,12 @@ import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omni_core.errors import ConfigError, OmniError
+from omni_core.media.keys import media_key
 from omni_core.scheduler.base import Work
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import RequestParams
 from omni_qwen3 import encoders
 from omni_qwen3.preprocess.audio import audio_tokens
-from omni_qwen3.rowkeys import media_key
 
 Encoder: TypeAlias = encoders.CachedEncoder[Any, Any]
 

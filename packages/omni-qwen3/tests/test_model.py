@@ -9,12 +9,14 @@ import torch
 from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as hf
 
+from omni_core.checkpoint.weights import Checkpoint, Weights, open_weights
+from omni_core.layers import experts
+from omni_core.layers.experts import DenseExperts, GroupedExperts
+from omni_core.layers.mlp import DenseMlp
 from omni_qwen3.config import MoeConfig, OmniConfig, RopeConfig, load_config
-from omni_qwen3.model import moe
-from omni_qwen3.model.layers import DenseMlp, Rope
-from omni_qwen3.model.moe import DenseExperts, GroupedExperts, SparseMoe
+from omni_qwen3.model.layers import Rope
+from omni_qwen3.model.moe import SparseMoe
 from omni_qwen3.model.predictor import SAMPLED_TOP_K, SAMPLED_TOP_P, CodePredictor, draw
-from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 PREDICTOR = "talker.code_predictor."
 ROUTER = ("moe.gate.weight", "moe.shared_expert_gate.weight")
@@ -114,7 +116,7 @@ def _shared(tensors: dict[str, torch.Tensor]) -> DenseMlp:
 @torch.inference_mode()
 def test_moe_equals_transformers(shared: bool, dense: bool, monkeypatch: Any) -> None:
     if not dense:
-        monkeypatch.setattr(moe, "DENSE_LIMIT_BYTES", 0)
+        monkeypatch.setattr(experts, "DENSE_LIMIT_BYTES", 0)
     ours, block, x = random_moe(shared)
     assert isinstance(ours.experts, DenseExperts if dense else GroupedExperts)
     for rows in (1, 2, 40):

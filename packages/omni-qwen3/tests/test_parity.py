@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
+from omni_core.media.keys import item_row_keys, media_key
 from omni_core.scheduler.base import Chunk, ChunksDone, Close, Inbox, Scheduler, Work
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import (
@@ -28,7 +29,6 @@ from omni_qwen3 import aggregate, encoders, talker, thinker
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, rows_of
-from omni_qwen3.rowkeys import item_row_keys, media_key
 
 MAX_TEXT, MAX_FRAMES = 20, 24
 GREEDY = RequestParams(

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from omni_core.encoder import budget as memory
+from omni_core.encoder import cached
+from omni_core.encoder.options import CACHE_ENTRIES
 from omni_core.engine.torch_engine import TorchEngineConfig
 from omni_core.graph import needed
 from omni_core.media import MediaLimits
 from omni_core.specs import Ref, StageConfig
 from omni_core.validate import problems
-from omni_qwen3 import activation, encoders
+from omni_qwen3 import encoders
 from omni_qwen3.code2wav import stage as code2wav
-from omni_qwen3.options import CACHE_ENTRIES
 from omni_qwen3.pipeline import QWEN3_OMNI
 
 VARIANTS = sorted(QWEN3_OMNI.variants)
@@ -58,9 +60,9 @@ def test_every_option_of_a_stage_can_be_set_by_an_operator(variant: str) -> None
     }
     known = {name: {field.name for field in fields(kind)} for name, kind in parsed.items()}
     known["preprocessing"].add(CACHE_ENTRIES)
-    cached = {activation.OPTION, CACHE_ENTRIES, encoders.CACHE_BYTES}
-    known["image_encoder"] = cached | {encoders.MAX_BATCH_PATCHES}
-    known["audio_encoder"] = cached | {encoders.MAX_BATCH_FRAMES}
+    shared = {memory.OPTION, CACHE_ENTRIES, cached.CACHE_BYTES}
+    known["image_encoder"] = shared | {encoders.MAX_BATCH_PATCHES}
+    known["audio_encoder"] = shared | {encoders.MAX_BATCH_FRAMES}
     for stage in QWEN3_OMNI.variants[variant]:
         assert set(stage.options) == known.get(stage.name, set()), stage.name
         assert set(stage.options.values()) <= {None}, "the value is the factory's to choose"

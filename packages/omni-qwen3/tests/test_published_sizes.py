@@ -27,13 +27,13 @@ import torch
 from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
 from transformers.core_model_loading import revert_weight_conversion
 
+from omni_core.checkpoint.weights import Checkpoint
 from omni_core.errors import ConfigError
 from omni_core.specs import Ref, StageConfig, StageContext
 from omni_qwen3 import encoders, talker, thinker
 from omni_qwen3.code2wav import model as code2wav
 from omni_qwen3.pipeline import QWEN3_OMNI
 from omni_qwen3.talker_rows import THINKER_EMBEDDINGS
-from omni_qwen3.weights import Checkpoint
 
 Load = Callable[[StageContext], Any]
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from omni_core.checkpoint.quantization import refuse_quantised
 from omni_core.errors import ConfigError
 from omni_core.pipeline import Pipeline
 from omni_core.specs import Ref, StageContext
 from omni_qwen3.pipeline import QWEN3_OMNI
-from omni_qwen3.quantization import refuse_quantised
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 SECTIONS: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from omni_core.text.reasoning import ReasoningSplitter, left_open
 from omni_core.types import Channel
-from omni_qwen3.reasoning import ReasoningSplitter, left_open
 
 
 def split(pieces: list[str], *, opened: bool = False) -> dict[Channel, str]:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from omni_core.checkpoint.files import check_update
+from omni_core.checkpoint.renew import PartsLoader, copy_into
+from omni_core.checkpoint.weights import INDEX_FILE, Part
 from omni_core.errors import ConfigError
 from omni_core.specs import StageConfig, StageContext, WeightLoader
 from omni_qwen3 import encoders, talker, thinker, tiny
 from omni_qwen3.code2wav import stage as code2wav
-from omni_qwen3.files import check_update
-from omni_qwen3.renew import PartsLoader, copy_into
-from omni_qwen3.weights import INDEX_FILE, Part
 
 BUILDERS: dict[str, Callable[[StageContext], Any]] = {
     "thinker": thinker.build,

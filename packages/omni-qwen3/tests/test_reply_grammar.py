@@ -16,12 +16,12 @@ from omni_core.engine.grammar import Grammars
 from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
 from omni_core.errors import RequestError
 from omni_core.specs import StageConfig, StageContext
+from omni_core.text.calls import CallParser
+from omni_core.text.detokenize import TokenBytes
+from omni_core.text.reply_grammar import reply_grammar
 from omni_core.types import Grammar, RequestParams, SamplingParams, Tool, ToolUse
 from omni_qwen3 import thinker
-from omni_qwen3.calls import CallParser
 from omni_qwen3.defaults import eos_token_ids
-from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.reply_grammar import reply_grammar
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs
 

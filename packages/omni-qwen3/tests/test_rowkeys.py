@@ -14,6 +14,7 @@ import torch
 
 from media import frames, matroska, picture, png, sweep, wav
 from omni_core.media import MediaLimits
+from omni_core.media.keys import item_row_keys, media_key
 from omni_core.types import (
     IntArray,
     MediaKind,
@@ -26,7 +27,7 @@ from omni_core.types import (
 from omni_qwen3.aggregate import merge
 from omni_qwen3.payloads import Prepared, Prompt
 from omni_qwen3.preprocess.stage import Preprocessor
-from omni_qwen3.rowkeys import item_row_keys, media_key, row_keys
+from omni_qwen3.rowkeys import row_keys
 
 File: TypeAlias = tuple[MediaKind, bytes]
 

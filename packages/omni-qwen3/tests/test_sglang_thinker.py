@@ -24,10 +24,10 @@ from omni_core.engine.grammar import Grammars
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.errors import ContextLengthError, RequestError
 from omni_core.specs import StageConfig, StageContext, WeightLoader
+from omni_core.text.detokenize import TokenBytes
 from omni_core.types import Grammar, RequestParams, SamplingParams
 from omni_qwen3 import thinker, tiny
 from omni_qwen3.config import OmniConfig, load_config
-from omni_qwen3.detokenize import TokenBytes
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs
 

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
+from omni_core.checkpoint.weights import Checkpoint, open_weights
 from omni_core.engine.base import Batch, EngineRequest, Segment, Sequence
 from omni_core.types import RequestParams, SamplingParams
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.payloads import Prepared
 from omni_qwen3.thinker import WEIGHTS, ThinkerRunner
 from omni_qwen3.thinker_prompts import ThinkerInputs
-from omni_qwen3.weights import Checkpoint, open_weights
 
 PICTURES = 12
 LEVELS = 3

@@ -11,7 +11,7 @@ import pytest
 from transformers import Qwen2Tokenizer
 
 from omni_core.errors import ConfigError, RequestError
-from omni_qwen3.preprocess.template import ChatTemplate
+from omni_core.text.template import ChatTemplate
 from omni_qwen3.preprocess.tokenizer import TextTokenizer
 
 TEXT = "We're 12 years — in  São Paulo,\tisn't it? \n\n e\u0301 日本語 🙂 <tool_call>x"

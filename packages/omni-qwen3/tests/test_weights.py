@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from omni_core.checkpoint.weights import SINGLE_FILE, Checkpoint, Weights, open_weights, torch_dtype
 from omni_core.errors import ConfigError
-from omni_qwen3.weights import SINGLE_FILE, Checkpoint, Weights, open_weights, torch_dtype
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_a_stage_opens_only_its_files_and_reads_only_its_bytes(
 
 PEAK = """
 import sys, torch
-from omni_qwen3.weights import Checkpoint, open_weights
+from omni_core.checkpoint.weights import Checkpoint, open_weights
 def peak():
     words = open("/proc/self/status").read().split()
     return int(words[words.index("VmHWM:") + 1]) * 1024

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from omni_core.checkpoint.files import read_json
 from omni_core.errors import ConfigError
-from omni_qwen3.files import read_json
 from omni_qwen3.preprocess.settings import PromptConfig
 
 T = TypeVar("T")

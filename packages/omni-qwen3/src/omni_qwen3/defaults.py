@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.checkpoint.files import has_file, read_chat_template, read_json
+from omni_core.checkpoint.quantization import refuse_quantised
 from omni_core.errors import ConfigError
 from omni_core.specs import ModelInfo, Ref, Transcription
+from omni_core.text import calls
 from omni_core.types import SamplingParams
-from omni_qwen3 import calls
 from omni_qwen3.config import parse_config
-from omni_qwen3.files import has_file, read_chat_template, read_json
-from omni_qwen3.quantization import refuse_quantised
 
 NO_TALKER = "this checkpoint has no Talker (its config.json has no talker_config, or says no audio)"
 """Of Thinking and Captioner checkpoints, which answer in text."""

@@ -12,15 +12,16 @@ from typing import cast
 import numpy as np
 import torch
 
+from omni_core.checkpoint.weights import Weights
+from omni_core.encoder.budget import OPTION, cut_clips
 from omni_core.errors import ConfigError, StageError
 from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, Payload
-from omni_qwen3.activation import OPTION, audio_bytes, cut_clips
+from omni_qwen3.activation import audio_bytes
 from omni_qwen3.payloads import Audio, ByteArray, Features
 from omni_qwen3.preprocess.again import MediaAgain
 from omni_qwen3.preprocess.audio import audio_tokens
 from omni_qwen3.towers.audio import AudioTower
-from omni_qwen3.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,15 @@ from typing import cast
 import numpy as np
 import torch
 
+from omni_core.checkpoint.weights import Weights
+from omni_core.encoder.budget import cut_grids
 from omni_core.errors import RequestError, StageError
 from omni_core.tensors import tensor_over
 from omni_core.types import FloatArray, Payload
-from omni_qwen3.activation import cut_grids, vision_patch_bytes
+from omni_qwen3.activation import vision_patch_bytes
 from omni_qwen3.payloads import ByteArray, Visual, VisualFeatures
 from omni_qwen3.preprocess.again import MediaAgain
 from omni_qwen3.towers.vision import VisionTower
-from omni_qwen3.weights import Weights
 
 KINDS = ("image", "video")
 """Inputs of the vision tower, by payload key."""

@@ -1,41 +1,25 @@
-"""The encoder stages: the vision and audio towers behind a cache, batched over requests.
-
-Knows items with keys, and what to do when memory runs out. Knows nothing of what an item is
-(`encode_image`, `encode_audio`), of prompts, or of the rest of the model, whose weights are not
-read.
-"""
+"""The encoder stages: the vision and audio towers of the checkpoint, each behind a cache."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
-
 import torch
 
-from omni_core.errors import OmniError, OutOfMemoryError, is_out_of_memory
-from omni_core.scheduler.base import Scheduler, Work
-from omni_core.scheduler.cache import LRU, SharedResults
-from omni_core.scheduler.simple import SimpleScheduler
+from omni_core.checkpoint.renew import loader
+from omni_core.encoder.budget import activation_budget
+from omni_core.encoder.cached import CachedEncoder, cached, encoder_scheduler, load_tower
+from omni_core.encoder.options import whole_number
+from omni_core.scheduler.base import Scheduler
 from omni_core.specs import StageContext
-from omni_core.types import FloatArray, Payload
-from omni_qwen3.activation import activation_budget
 from omni_qwen3.encode_audio import AudioEncoder, Clip
 from omni_qwen3.encode_image import ImageEncoder, VisualItem
-from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_qwen3.payloads import VisualFeatures
 from omni_qwen3.preprocess.again import MediaAgain
-from omni_qwen3.renew import loader
 from omni_qwen3.towers.audio import AudioTower
 from omni_qwen3.towers.config import audio_config, vision_config
 from omni_qwen3.towers.vision import VisionTower
-from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 VISION_WEIGHTS = "thinker.visual."
 AUDIO_WEIGHTS = "thinker.audio_tower."
-CACHE_BYTES = "cache_bytes"
-DEFAULT_CACHE_BYTES = 4 * 1024**3
 MAX_BATCH_PATCHES = "max_batch_patches"
 DEFAULT_MAX_BATCH_PATCHES = 16_384
 """Four pictures of a megapixel; more would keep a small one waiting."""
@@ -43,65 +27,26 @@ MAX_BATCH_FRAMES = "max_batch_frames"
 DEFAULT_MAX_BATCH_FRAMES = 24_000
 """Four minutes of sound."""
 
-log = logging.getLogger("omni.qwen3")
-
-
-class Item(Protocol):
-    """One image, video or clip of a request."""
-
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def param(self) -> str: ...
-    @property
-    def content(self) -> FloatArray | None: ...
-
-
-ItemT = TypeVar("ItemT", bound=Item)
-V = TypeVar("V")
-
-
-class ItemEncoder(Protocol[ItemT, V]):
-    """Makes features of items."""
-
-    too_large: str
-    """What a caller can do about an item that does not fit the memory."""
-
-    def cost(self, payload: Payload) -> int:
-        """What encoding all items of a request takes, in units of the encoder's own."""
-
-    def items(self, payload: Payload) -> list[ItemT]:
-        """The items of a request; OmniError for one that can never be encoded."""
-
-    def encode(self, items: Sequence[ItemT]) -> list[V]:
-        """Features of each item, on the CPU, whoever shares the batch."""
-
-    def join(self, items: Sequence[ItemT], made: Sequence[V]) -> Payload:
-        """The features of one request."""
-
-    def size_bytes(self, made: V) -> int:
-        """Memory of one item's features."""
-
 
 def build_image(ctx: StageContext) -> Scheduler:
     """The image_encoder stage: images and videos."""
     most = whole_number(ctx.stage, MAX_BATCH_PATCHES, DEFAULT_MAX_BATCH_PATCHES)
-    return _scheduler(ctx, load_image(ctx), most)
+    return encoder_scheduler(ctx, load_image(ctx), most)
 
 
 def build_audio(ctx: StageContext) -> Scheduler:
     """The audio_encoder stage."""
     most = whole_number(ctx.stage, MAX_BATCH_FRAMES, DEFAULT_MAX_BATCH_FRAMES)
-    return _scheduler(ctx, load_audio(ctx), most)
+    return encoder_scheduler(ctx, load_audio(ctx), most)
 
 
 def load_image(ctx: StageContext) -> CachedEncoder[VisualItem, VisualFeatures]:
     """The checkpoint's vision tower, with a cache."""
     with torch.device("meta"):
         tower = VisionTower(vision_config(ctx.model_path))
-    weights = _load(ctx, tower, VISION_WEIGHTS)
+    weights = load_tower(ctx, tower, VISION_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
-    encoder = _cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    encoder = cached(ctx, ImageEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
     ctx.loads(loader(ctx, weights.parts, (VISION_WEIGHTS,), encoder.forget))
     return encoder
 
@@ -110,145 +55,8 @@ def load_audio(ctx: StageContext) -> CachedEncoder[Clip, torch.Tensor]:
     """The checkpoint's audio tower, with a cache."""
     with torch.device("meta"):
         tower = AudioTower(audio_config(ctx.model_path))
-    weights = _load(ctx, tower, AUDIO_WEIGHTS)
+    weights = load_tower(ctx, tower, AUDIO_WEIGHTS)
     budget = activation_budget(ctx, weights.device)
-    encoder = _cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
+    encoder = cached(ctx, AudioEncoder(tower, weights, budget, MediaAgain(ctx.model_path)))
     ctx.loads(loader(ctx, weights.parts, (AUDIO_WEIGHTS,), encoder.forget))
     return encoder
-
-
-class CachedEncoder(Generic[ItemT, V]):
-    """`Prompt`s with media to `Features`; equal items are encoded once. Safe to share by threads.
-
-    A batch the memory does not suffice for is halved until it does; an item that is too much by
-    itself fails its request.
-    """
-
-    def __init__(self, encoder: ItemEncoder[ItemT, V], *, max_entries: int, max_bytes: int) -> None:
-        self.encoder = encoder
-        self._shared: SharedResults[V] = SharedResults(
-            LRU(max_entries=max_entries, max_bytes=max_bytes, size_bytes=encoder.size_bytes)
-        )
-        self._lock = threading.Lock()
-        self._oom_splits = self._read_again = 0
-
-    def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
-        """`Features`, or the error of its request, for each of `works`."""
-        requests = [self._items(work.payload) for work in works]
-        items = [item for request in requests if isinstance(request, list) for item in request]
-        made = iter(
-            self._shared.obtain(
-                [item.key for item in items],
-                lambda places: self._compute([items[place] for place in places]),
-            )
-        )
-        return [
-            self._joined(request, [next(made) for _ in request])
-            if isinstance(request, list)
-            else request
-            for request in requests
-        ]
-
-    def cost(self, work: Work) -> int:
-        """What a request takes, in the encoder's own unit."""
-        return self.encoder.cost(work.payload)
-
-    def forget(self) -> None:
-        """Encode everything anew from now on."""
-        self._shared.forget()
-
-    def stats(self) -> dict[str, float]:
-        """Items by where their features came from, and batches that were too large."""
-        return {
-            **self._shared.stats(),
-            "read_again": self._read_again,
-            "oom_splits": self._oom_splits,
-        }
-
-    def _items(self, payload: Payload) -> list[ItemT] | OmniError:
-        try:
-            return self.encoder.items(payload)
-        except OmniError as error:
-            return error
-
-    def _joined(self, items: list[ItemT], made: list[V | OmniError]) -> Payload | OmniError:
-        features: list[V] = []
-        for part in made:
-            if isinstance(part, OmniError):
-                return part
-            features.append(part)
-        return self.encoder.join(items, features)
-
-    def _compute(self, items: list[ItemT]) -> list[V | OmniError]:
-        with self._lock:
-            self._read_again += sum(item.content is None for item in items)
-        return self._encode(items)
-
-    def _encode(self, items: list[ItemT]) -> list[V | OmniError]:
-        made = self._attempt(items)
-        if made is not None:
-            return [*made]
-        if len(items) == 1:
-            return [self._no_memory(items[0])]
-        with self._lock:
-            self._oom_splits += 1
-        half = len(items) // 2
-        return self._encode(items[:half]) + self._encode(items[half:])
-
-    def _attempt(self, items: list[ItemT]) -> list[V] | None:
-        """Features of all items; None if the memory does not suffice for so many.
-
-        The exception holds what its frames held, so it must be gone before another attempt.
-        """
-        try:
-            return self.encoder.encode(items)
-        except (MemoryError, RuntimeError) as exc:
-            if not is_out_of_memory(exc):
-                raise
-            log.warning("no memory to encode %d items at once: %s", len(items), str(exc))
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return None
-
-    def _no_memory(self, item: ItemT) -> OutOfMemoryError:
-        return OutOfMemoryError(
-            f"the server ran out of memory while encoding {item.param}; try again later, or "
-            f"{self.encoder.too_large}",
-            param=item.param,
-        )
-
-
-def _load(ctx: StageContext, tower: torch.nn.Module, prefix: str) -> Weights:
-    """Fill a tower on the meta device with the checkpoint's weights, in the stage's dtype."""
-    with Checkpoint(ctx.model_path) as checkpoint:
-        weights = open_weights(
-            checkpoint, (prefix,), device=ctx.device, dtype=ctx.dtype, report=ctx.report
-        )
-        state = {
-            name: weights.tensor(prefix + name, empty.shape)
-            for name, empty in tower.state_dict().items()
-        }
-        weights.finish()
-    tower.load_state_dict(state, assign=True)
-    tower.requires_grad_(False).eval()
-    return weights
-
-
-def _cached(ctx: StageContext, encoder: ItemEncoder[ItemT, V]) -> CachedEncoder[ItemT, V]:
-    return CachedEncoder(
-        encoder,
-        max_entries=whole_number(ctx.stage, CACHE_ENTRIES, DEFAULT_ENTRIES, least=0),
-        max_bytes=whole_number(ctx.stage, CACHE_BYTES, DEFAULT_CACHE_BYTES, least=0),
-    )
-
-
-def _scheduler(ctx: StageContext, encoder: CachedEncoder[ItemT, V], max_cost: int) -> Scheduler:
-    return SimpleScheduler(
-        encoder,
-        max_batch=ctx.stage.max_batch,
-        max_wait_ms=ctx.stage.max_wait_ms,
-        max_concurrency=ctx.stage.max_concurrency,
-        cost=encoder.cost,
-        max_cost=max_cost,
-        more_stats=encoder.stats,
-    )

@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.types import FinishReason, FloatArray, IntArray
+from omni_core.types import FloatArray, IntArray
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -39,11 +39,11 @@ class Visual(TypedDict):
     params: list[str]
     """What an error about each item names."""
     keys: list[bytes]
-    """Per item, equal for equal patches only (see `rowkeys.media_key`)."""
+    """Per item, equal for equal patches only (see `omni_core.media.keys.media_key`)."""
     rows: IntArray
     """(N,) rows of the prompt that the merged patches replace, ascending."""
     row_keys: IntArray
-    """(N,) see `rowkeys.item_row_keys`."""
+    """(N,) see `omni_core.media.keys.item_row_keys`."""
     second_per_grid: NotRequired[list[float]]
     """Videos only: seconds between two temporal patches, per item."""
     fps: NotRequired[float]
@@ -137,39 +137,6 @@ class Prepared(TypedDict):
     """See `Prompt`."""
     raw: NotRequired[bool]
     """See `Prompt`."""
-
-
-class ReplyStart(TypedDict):
-    """What decode must know of the prompt."""
-
-    calls: bool
-    """The reply may call functions, so their markup is no text."""
-
-    opened: bool
-    """The prompt's last turn has begun a thought (`<think>`) for the reply to continue."""
-
-    raw: bool
-    """See `Prompt`."""
-
-
-class Logprobs(TypedDict):
-    """Of one sampled token; see `omni_core.engine.base.TokenLogprobs`."""
-
-    token: float
-    """Its own."""
-    top_ids: list[int]
-    """The likeliest tokens."""
-    top: list[float]
-    """Theirs."""
-
-
-class TokenChunk(TypedDict):
-    """One sampled token of the reply. End tokens come too; decode never shows them."""
-
-    token: int
-    finish: FinishReason | None
-    logprobs: NotRequired[Logprobs]
-    """If the request asks for them."""
 
 
 class Conditioning(TypedDict):

@@ -171,7 +171,7 @@ QWEN3_OMNI = PipelineConfig(
         "talker_ar": "talker",
         "code2wav": "code2wav",
     },
-    check_update=Ref("omni_qwen3.files:check_update"),
+    check_update=Ref("omni_core.checkpoint.files:check_update"),
     build_tiny=Ref("omni_qwen3.tiny:build"),
     build_tiny_for={"text": Ref("omni_qwen3.tiny:build_text")},
 )

@@ -13,11 +13,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.renew import loader
+from omni_core.checkpoint.weights import Checkpoint, Weights, open_weights
 from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import AttentionParts, Batch, Engine, Segment
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine import bootstrap
+from omni_core.layers.decode import DecodeStep
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
@@ -25,11 +28,9 @@ from omni_core.steps import StepBank, build_bank
 from omni_core.types import FloatArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import talker_defaults
-from omni_qwen3.model.decoder import Decoder, DecodeStep
-from omni_qwen3.renew import loader
+from omni_qwen3.model.decoder import Decoder
 from omni_qwen3.talker_rows import Speech, TalkerRows, tts_marks
 from omni_qwen3.talker_stage import TalkerStage
-from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 WEIGHTS = "talker."
 

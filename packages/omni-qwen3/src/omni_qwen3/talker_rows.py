@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Weights
 from omni_core.engine.base import KVSpec, Segment
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.common.sampling import RowSampling
@@ -31,7 +32,6 @@ from omni_qwen3.model.predictor import CodePredictor
 from omni_qwen3.payloads import Conditioning
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.talker_stage import REPLY_ROWS, TalkerInputs
-from omni_qwen3.weights import Weights
 
 THINKER_EMBEDDINGS = "thinker.model.embed_tokens.weight"
 EMBEDDINGS = "talker.model.codec_embedding.weight"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.renew import loader
+from omni_core.checkpoint.weights import Checkpoint, Weights, open_weights
 from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import (
     AttentionParts,
@@ -21,20 +23,19 @@ from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
+from omni_core.layers.decode import DecodeStep
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.omni import OmniScheduler
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank, build_bank
+from omni_core.text.detokenize import TokenBytes
 from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig, load_config
 from omni_qwen3.defaults import eos_token_ids, thinker_defaults
-from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.model.decoder import Decoder, DecodeStep
+from omni_qwen3.model.decoder import Decoder
 from omni_qwen3.prompt import Patch, Prompt, decode_positions, flatten
-from omni_qwen3.renew import loader
 from omni_qwen3.thinker_prompts import ThinkerPrompts
 from omni_qwen3.thinker_stage import SPEECH_TARGET, ThinkerStage
-from omni_qwen3.weights import Checkpoint, Weights, open_weights
 
 if TYPE_CHECKING:
     from omni_core.engine.sglang_engine.model import SglangModel

@@ -14,12 +14,13 @@ from omni_core.engine.base import EngineRequest, StepOutput, TokenLogprobs
 from omni_core.engine.stop import StopTracker
 from omni_core.errors import StageError
 from omni_core.scheduler.base import Outbox, Work
+from omni_core.text import calls
+from omni_core.text.payloads import Logprobs, ReplyStart, TokenChunk
+from omni_core.text.reasoning import left_open
+from omni_core.text.reply_grammar import reply_grammar
 from omni_core.types import FinishReason, Payload, SamplingParams, ToolUse, Usage
-from omni_qwen3 import calls
 from omni_qwen3.head_start import HeadStart
-from omni_qwen3.payloads import Conditioning, Logprobs, Prepared, ReplyStart, TokenChunk
-from omni_qwen3.reasoning import left_open
-from omni_qwen3.reply_grammar import reply_grammar
+from omni_qwen3.payloads import Conditioning, Prepared
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Weights
 from omni_qwen3.code2wav.memory import Past
-from omni_qwen3.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

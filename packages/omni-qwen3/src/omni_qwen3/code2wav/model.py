@@ -16,11 +16,11 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Checkpoint, Part, Weights, open_weights
 from omni_qwen3.code2wav.config import Code2WavConfig, load_config
 from omni_qwen3.code2wav.layers import CausalConv, DecoderBlock, SnakeBeta
 from omni_qwen3.code2wav.memory import Past
 from omni_qwen3.code2wav.transformer import Positions, TransformerLayer, UpsampleStage
-from omni_qwen3.weights import Checkpoint, Part, Weights, open_weights
 
 PREFIX = "code2wav."
 PIECE_FRAMES = 16

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+from omni_core.checkpoint.renew import loader
 from omni_core.errors import ConfigError
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.cadence import Cadence
@@ -17,7 +18,6 @@ from omni_core.specs import StageContext
 from omni_core.steps import build_bank
 from omni_qwen3.code2wav.model import PIECE_FRAMES, PREFIX, load_part
 from omni_qwen3.code2wav.vocoder import Qwen3Vocoder, WindowVocoder
-from omni_qwen3.renew import loader
 
 Decode: TypeAlias = Literal["stateful", "window"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Weights
 from omni_qwen3.code2wav.config import Code2WavConfig
 from omni_qwen3.code2wav.memory import Past
-from omni_qwen3.weights import Weights
 
 NORM_EPS = 1e-6
 """Of ConvNeXt's layer norm, which config.json does not give."""

@@ -13,12 +13,14 @@ from typing import TypeAlias
 
 import torch
 
-from omni_core.engine.base import Attend, AttentionParts
-from omni_core.steps import StepBank
+from omni_core.checkpoint.weights import Weights
+from omni_core.engine.base import Attend
+from omni_core.layers.mlp import DenseMlp
+from omni_core.layers.norm import RMSNorm
+from omni_core.layers.rotary import RotaryTables
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.model.layers import Attention, DenseMlp, RMSNorm, Rope, RotaryTables
+from omni_qwen3.model.layers import Attention, Rope
 from omni_qwen3.model.moe import SparseMoe
-from omni_qwen3.weights import Weights
 
 LayerTap: TypeAlias = Callable[[int, torch.Tensor], torch.Tensor]
 """(layer, its output (N, hidden)) -> the input of the next layer."""
@@ -44,7 +46,9 @@ class DecoderLayer:
                 weights, f"{prefix}mlp.", config.hidden_size, config.intermediate_size
             )
         before, after = (
-            RMSNorm.load(weights, f"{prefix}{name}_layernorm.weight", config)
+            RMSNorm.load(
+                weights, f"{prefix}{name}_layernorm.weight", config.hidden_size, config.norm_eps
+            )
             for name in ("input", "post_attention")
         )
         return cls(before, Attention.load(weights, f"{prefix}self_attn.", config), after, mlp)
@@ -86,7 +90,14 @@ class Decoder:
         return cls(
             rope=Rope.of(config.rope, config.head_dim, weights.device),
             layers=tuple(layers),
-            norm=weights.part(partial(RMSNorm.load, name=f"{prefix}norm.weight", config=config)),
+            norm=weights.part(
+                partial(
+                    RMSNorm.load,
+                    name=f"{prefix}norm.weight",
+                    size=config.hidden_size,
+                    eps=config.norm_eps,
+                )
+            ),
         )
 
     def __call__(
@@ -104,56 +115,3 @@ class Decoder:
             if tap is not None:
                 x = tap(layer, x)
         return x
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeProgram:
-    """One row of each of B sequences through a decoder (a program of `omni_core.steps`)."""
-
-    decoder: Decoder
-    attention: Callable[..., Attend]
-    """`AttentionParts.build`."""
-
-    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
-        """Rows (B, hidden), their positions (B,), then the tensors and pools of attention; to
-        normed hidden states (B, hidden)."""
-        x, positions, *attention = tensors
-        x = self.decoder(x, positions, self.attention(*attention))
-        return (self.decoder.norm(x),)
-
-
-class DecodeStep:
-    """The decode step of a stack."""
-
-    def __init__(
-        self,
-        name: str,
-        decoder: Decoder,
-        bank: StepBank,
-        decode: Callable[[int], AttentionParts],
-    ) -> None:
-        """`decode` as in `ARRunner.prepare`."""
-        parts = decode(1)
-        still: tuple[dict[int, str], ...] = ({},) * len(parts.pools)
-
-        def example(batch: int) -> tuple[torch.Tensor, ...]:
-            parts, norm = decode(batch), decoder.norm.weight
-            x = torch.randn(batch, len(norm), generator=torch.Generator().manual_seed(batch))
-            positions = torch.zeros(batch, device=norm.device)
-            return (x.to(norm.device, norm.dtype), positions, *parts.tensors, *parts.pools)
-
-        self._step = bank.step(
-            name,
-            DecodeProgram(decoder, parts.build),
-            dynamic=({0: "batch"}, {0: "batch"}, *parts.dynamic, *still),
-            pools=len(parts.pools),
-            examples=lambda: map(example, bank.batches),
-        )
-
-    def __call__(
-        self, x: torch.Tensor, positions: torch.Tensor, parts: AttentionParts
-    ) -> torch.Tensor:
-        """Rows (B, hidden) at positions (B,), on every axis, to normed hidden states (B, hidden),
-        which the next call may overwrite."""
-        (hidden,) = self._step(x, positions, *parts.tensors, *parts.pools)
-        return hidden

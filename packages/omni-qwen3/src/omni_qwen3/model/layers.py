@@ -12,42 +12,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Weights
 from omni_core.engine.base import Attend
+from omni_core.layers.norm import RMSNorm
+from omni_core.layers.rotary import RotaryTables
 from omni_qwen3.config import DecoderConfig, RopeConfig
-from omni_qwen3.weights import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class RMSNorm:
-    """x / rms(x) * weight over the last dimension (Zhang and Sennrich, 2019)."""
-
-    weight: torch.Tensor
-    """(size,), or (heads, size) where every head has its own."""
-    eps: float
-    scaled_weight: torch.Tensor
-    """sqrt(size) times `weight`."""
-    floor: torch.Tensor
-    """0-d: sqrt(size * eps), the least length that a row is divided by."""
-
-    @classmethod
-    def of(cls, weight: torch.Tensor, eps: float) -> RMSNorm:
-        """A norm with this weight."""
-        size = weight.shape[-1]
-        return cls(weight, eps, weight * size**0.5, weight.new_tensor((size * eps) ** 0.5))
-
-    @classmethod
-    def load(cls, weights: Weights, name: str, config: DecoderConfig) -> RMSNorm:
-        """A norm over a stack's hidden size."""
-        return cls.of(weights.tensor(name, (config.hidden_size,)), config.norm_eps)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Any shape; the mean is taken in float32."""
-        if x.is_cpu and x.dtype == torch.float32:  # F.rms_norm is eight operations here, not one
-            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            return (x * self.scaled_weight).div_(torch.hypot(length, self.floor))
-        if self.weight.ndim == 1:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x, self.weight.shape[-1:], None, self.eps) * self.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +49,6 @@ class Rope:
         line = positions[:, None] if positions.ndim == 1 else positions.t()[:, self.axis]
         angles = (line.float() * self.signed_frequency)[:, None]
         return RotaryTables(angles.cos().to(dtype), angles.sin().to(dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class RotaryTables:
-    """Angles of a batch of rows, each (N, 1, head_dim)."""
-
-    cos: torch.Tensor
-    signed_sin: torch.Tensor
-    """Minus sine for the first half, sine for the second."""
-
-    def rows(self, start: int, stop: int) -> RotaryTables:
-        """The tables of some of the rows."""
-        return RotaryTables(self.cos[start:stop], self.signed_sin[start:stop])
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Turn x (..., N, heads, head_dim); the halves hold the two components of each pair."""
-        swapped = x.roll(x.shape[-1] // 2, dims=-1)
-        return torch.addcmul(x * self.cos, swapped, self.signed_sin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,30 +123,6 @@ class Attention:
         """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
         queries, keys, values = self.qkv(x, tables)
         return F.linear(attend(layer, queries, keys, values).flatten(1), self.output)
-
-
-@dataclass(frozen=True, slots=True)
-class DenseMlp:
-    """down(silu(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020)."""
-
-    gate_up: torch.Tensor
-    """(2 * intermediate, hidden)."""
-    down: torch.Tensor
-    """(hidden, intermediate)."""
-
-    @classmethod
-    def load(cls, weights: Weights, prefix: str, hidden: int, inner: int) -> DenseMlp:
-        """From `prefix`{gate,up,down}_proj."""
-        names = [f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]
-        return cls(
-            weights.fused(names, rows=[inner, inner], columns=hidden),
-            weights.tensor(f"{prefix}down_proj.weight", (hidden, inner)),
-        )
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows (..., hidden) to (..., hidden)."""
-        gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, self.down)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,13 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
+from omni_core.checkpoint.weights import Weights
+from omni_core.layers.mlp import DenseMlp
+from omni_core.layers.norm import RMSNorm
+from omni_core.layers.rotary import RotaryTables
 from omni_core.steps import Step, StepBank
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.model.layers import DenseMlp, Qkv, RMSNorm, Rope, RotaryTables, load_output
-from omni_qwen3.weights import Weights
+from omni_qwen3.model.layers import Qkv, Rope, load_output
 
 SAMPLED_TOP_K = 50
 SAMPLED_TOP_P = 0.8
@@ -47,7 +50,9 @@ class PredictorLayer:
     def load(cls, weights: Weights, prefix: str, config: DecoderConfig) -> PredictorLayer:
         """From everything under `prefix`."""
         before, after = (
-            RMSNorm.load(weights, f"{prefix}{name}_layernorm.weight", config)
+            RMSNorm.load(
+                weights, f"{prefix}{name}_layernorm.weight", config.hidden_size, config.norm_eps
+            )
             for name in ("input", "post_attention")
         )
         return cls(
@@ -222,7 +227,14 @@ class CodePredictor:
             )
             for layer in range(config.layers)
         )
-        norm = weights.part(partial(RMSNorm.load, name=f"{prefix}model.norm.weight", config=config))
+        norm = weights.part(
+            partial(
+                RMSNorm.load,
+                name=f"{prefix}model.norm.weight",
+                size=config.hidden_size,
+                eps=config.norm_eps,
+            )
+        )
         self._places = _places(weights, prefix, config, code_groups)
         self._layers = config.layers
         self._cache_row = (config.kv_heads, code_groups, config.head_dim)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from omni_core.checkpoint.weights import Checkpoint, open_weights
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.model.decoder import Decoder
-from omni_qwen3.weights import Checkpoint, open_weights
 
 
 def check_tensors(

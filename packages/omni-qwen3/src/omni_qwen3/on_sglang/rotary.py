@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from omni_qwen3.model.layers import Rope, RotaryTables
+from omni_core.layers.rotary import RotaryTables
+from omni_qwen3.model.layers import Rope
 
 
 def rotary_tables(rope: Rope, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -18,6 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.checkpoint.files import read_json
+from omni_core.checkpoint.renew import PartsLoader, loader
+from omni_core.checkpoint.weights import Checkpoint, open_weights
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
@@ -25,7 +28,6 @@ from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray
 from omni_qwen3.config import DecoderConfig, load_config
-from omni_qwen3.files import read_json
 from omni_qwen3.model.layers import Rope
 from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
 from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
@@ -36,9 +38,7 @@ from omni_qwen3.on_sglang.upstream import (
     Qwen3MoeForCausalLM,
     Qwen3MoeSparseMoeBlock,
 )
-from omni_qwen3.renew import PartsLoader, loader
 from omni_qwen3.talker_rows import PREFIXES, Speech, TalkerRows, tts_marks
-from omni_qwen3.weights import Checkpoint, open_weights
 
 DECODER = "talker.model."
 HEAD = "talker.codec_head."

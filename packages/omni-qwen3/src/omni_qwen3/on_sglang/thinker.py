@@ -15,16 +15,17 @@ from typing import Any
 
 import torch
 
+from omni_core.checkpoint.files import read_json
+from omni_core.checkpoint.weights import Checkpoint, torch_dtype
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
 from omni_core.errors import ConfigError
 from omni_core.specs import Ref, StageContext
+from omni_core.text.detokenize import TokenBytes
 from omni_core.types import IntArray
 from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.defaults import eos_token_ids
-from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.files import read_json
 from omni_qwen3.model.layers import Rope
 from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
 from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
@@ -37,7 +38,6 @@ from omni_qwen3.on_sglang.upstream import (
 )
 from omni_qwen3.prompt import FlatBatch, Patch, Prompt, flatten
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
-from omni_qwen3.weights import Checkpoint, torch_dtype
 
 DECODER = "thinker.model."
 HEAD = "thinker.lm_head."

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from omni_core.errors import RequestError
+from omni_core.text.template import ChatTemplate
 from omni_core.types import MediaPart, Message, Part, TextPart, Tool, ToolCall
-from omni_qwen3.preprocess.template import ChatTemplate
 from omni_qwen3.preprocess.tokenizer import TextTokenizer
 
 PRIVATE_USE = range(0xE000, 0xF900)

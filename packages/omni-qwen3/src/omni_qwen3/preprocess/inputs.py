@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omni_core.media.keys import item_row_keys, media_key
 from omni_core.types import IntArray, MediaOptions
 from omni_qwen3.payloads import Audio, ByteArray, Visual
 from omni_qwen3.preprocess.audio import FRAMES_PER_CHUNK, AudioFeatures, audio_tokens
@@ -17,7 +18,6 @@ from omni_qwen3.preprocess.media import Item
 from omni_qwen3.preprocess.settings import Settings
 from omni_qwen3.preprocess.tokens import MediaSizes
 from omni_qwen3.preprocess.video import video_patches
-from omni_qwen3.rowkeys import item_row_keys, media_key
 
 
 class EncoderInputs:

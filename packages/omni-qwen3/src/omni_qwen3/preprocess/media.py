@@ -23,13 +23,13 @@ from omni_core.media import (
     load_image,
     load_video,
 )
+from omni_core.media.keys import media_key
 from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.image import image_grid
 from omni_qwen3.preprocess.settings import Settings
 from omni_qwen3.preprocess.video import video_grid
-from omni_qwen3.rowkeys import media_key
 
 
 @dataclass(frozen=True, slots=True)

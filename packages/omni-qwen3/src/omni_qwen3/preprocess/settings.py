@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from omni_core.checkpoint.files import has_file, read_json
 from omni_core.errors import ConfigError
-from omni_qwen3.files import has_file, read_json
 
 VIDEO_MIN_PIXELS = 128 * 32 * 32
 """Per frame. transformers' Qwen3OmniMoeProcessor uses these two whatever the checkpoint says."""

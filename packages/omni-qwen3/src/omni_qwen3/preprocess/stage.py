@@ -14,6 +14,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
+from omni_core.encoder.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_core.errors import ConfigError, ContextLengthError, OmniError, RequestError
 from omni_core.media import MediaLimits
 from omni_core.scheduler.base import Scheduler, Work
@@ -30,7 +31,6 @@ from omni_core.types import (
     Tool,
     ToolUse,
 )
-from omni_qwen3.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_qwen3.payloads import Prompt
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.chat import ChatEncoder

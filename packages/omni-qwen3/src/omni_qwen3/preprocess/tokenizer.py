@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from omni_core.checkpoint.files import read_json
+from omni_core.checkpoint.vocabulary import read_merges, read_vocabulary
 from omni_core.errors import ConfigError
-from omni_qwen3.files import read_json
-from omni_qwen3.vocabulary import read_merges, read_vocabulary
 
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
+from omni_core.layers.segments import attend
 from omni_qwen3.preprocess.audio import audio_tokens
-from omni_qwen3.towers.attention import attend
 from omni_qwen3.towers.config import AudioConfig
 
 MAX_TIMESCALE = 10_000.0

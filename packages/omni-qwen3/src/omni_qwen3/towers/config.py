@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omni_core.checkpoint.files import read_json
 from omni_core.errors import ConfigError
-from omni_qwen3.files import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

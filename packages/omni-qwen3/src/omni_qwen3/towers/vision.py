@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_qwen3.towers.attention import attend
+from omni_core.layers.segments import attend
 from omni_qwen3.towers.config import VisionConfig
 
 NORM_EPS = 1e-6

@@ -30,8 +30,7 @@ def read_json(model_path: str, name: str) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
         raise ConfigError(
-            f"{model_path} has no {name}; point --model-path at a complete Qwen3-Omni checkpoint "
-            "directory"
+            f"{model_path} has no {name}; point --model-path at a complete checkpoint directory"
         ) from exc
     except ValueError as exc:
         raise ConfigError(f"{path} is not valid JSON ({exc}); download it again") from exc

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omni_core.checkpoint.files import has_file, read_json
 from omni_core.errors import ConfigError
-from omni_qwen3.files import has_file, read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

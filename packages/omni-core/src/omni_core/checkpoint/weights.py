@@ -16,10 +16,10 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 
+from omni_core.checkpoint.files import has_file, read_json
+from omni_core.checkpoint.quantization import refuse_quantised
+from omni_core.checkpoint.tensorfile import TensorFile
 from omni_core.errors import ConfigError
-from omni_qwen3.files import has_file, read_json
-from omni_qwen3.quantization import refuse_quantised
-from omni_qwen3.tensorfile import TensorFile
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from omni_core.engine.grammar import WHITESPACE
 from omni_core.errors import RequestError
+from omni_core.text import calls, reasoning
 from omni_core.types import Grammar, Tool, ToolUse
-from omni_qwen3 import calls, reasoning
 
 _TEXT: Final = r"TEXT: /(.|\n)*/"
 

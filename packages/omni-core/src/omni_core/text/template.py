@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from omni_core.checkpoint.files import read_chat_template
 from omni_core.errors import ConfigError, RequestError
-from omni_qwen3.files import read_chat_template
 
 
 class ChatTemplate:

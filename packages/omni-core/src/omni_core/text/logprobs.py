@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from omni_core.text.detokenize import TokenBytes
+from omni_core.text.payloads import Logprobs
 from omni_core.types import Channel, TextDelta, TokenLogprob, TopLogprob
-from omni_qwen3.detokenize import TokenBytes
-from omni_qwen3.payloads import Logprobs
 
 
 class HeldLogprobs:

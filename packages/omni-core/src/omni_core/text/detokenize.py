@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
-from omni_qwen3.vocabulary import read_vocabulary
+from omni_core.checkpoint.vocabulary import read_vocabulary
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from omni_core.checkpoint.files import has_file, read_json
 from omni_core.errors import ConfigError
-from omni_qwen3.files import has_file, read_json
 
 _KEYS: Final = ("quantization_config", "compression_config")
 """Of config.json, at any depth; the second is compressed-tensors' own older name."""

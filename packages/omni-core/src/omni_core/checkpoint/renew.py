@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from omni_core.checkpoint.weights import Checkpoint, Part, Weights, open_weights
 from omni_core.specs import StageContext
-from omni_qwen3.weights import Checkpoint, Part, Weights, open_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Encoder stages: towers behind a cache, within a budget of memory."""

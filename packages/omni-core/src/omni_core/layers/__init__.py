@@ -1,0 +1,1 @@
+"""Layers that model packages build decoders and towers of."""
