@@ -84,7 +84,7 @@ class Preprocessor:
         self, model_path: str, limits: MediaLimits, *, remembered: int = DEFAULT_ENTRIES
     ) -> None:
         self._settings = load_settings(model_path)
-        self._chat = ChatEncoder(model_path)
+        self._chat = ChatEncoder(model_path, self._settings.context_length)
         features = AudioFeatures(self._settings.audio)
         self._loader = MediaLoader(self._settings, features, limits, remembered=remembered)
         self._inputs = EncoderInputs(self._settings, features)
