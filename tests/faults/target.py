@@ -36,7 +36,13 @@ LAYOUT: Final = ("--image_encoder.process", "encoders", "--audio_encoder.process
 class Target:
     """One server. It may be killed at any time; what it was and left can be asked afterwards."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_line` is called with each line that it prints, in a thread."""
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -48,6 +54,7 @@ class Target:
         self.pid = self._process.pid
         self.lines: list[str] = []
         """What it has printed; grows."""
+        self._on_line = on_line
         self._began_s = time.monotonic()
         self.ready_s = 0.0
         """How long the start took."""
@@ -142,6 +149,7 @@ class Target:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.lines.append(line.rstrip())
+            self._on_line(self.lines[-1])
             if line.startswith(READY):
                 self.url = line.removeprefix(READY).strip()
                 self.ready_s = time.monotonic() - self._began_s
@@ -153,19 +161,22 @@ Start: TypeAlias = Callable[..., Target]
 """Start a server of some checkpoint with the given arguments; not yet ready."""
 
 
-def start(checkpoint: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Target:
+def start(
+    checkpoint: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> Target:
     """`omni serve CHECKPOINT ARGUMENTS` on a free port of the loopback interface, not yet ready."""
     command = [sys.executable, "-m", "omni_server", "serve", "--model-path", checkpoint]
     command += ["--port", "0", "--device", "cpu", "--compile", "off", *arguments]
-    return Target(command, os.environ if environment is None else environment)
+    return Target(command, os.environ if environment is None else environment, on_line)
 
 
 @contextmanager
-def serving(
-    checkpoint: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> Iterator[Target]:
-    """A ready server, gone at the end in any case."""
-    target = start(checkpoint, *arguments, environment=environment)
+def serving(checkpoint: str, *arguments: str, **options: Any) -> Iterator[Target]:
+    """A ready server, gone at the end in any case; `options` are those of `start`."""
+    target = start(checkpoint, *arguments, **options)
     try:
         target.wait_ready()
         yield target

@@ -7,11 +7,14 @@ Loaded by it as its hooks.
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import schemathesis
+from journal import VARIABLE, note, note_answer
 
 from omni_core.media import wav_bytes
 
@@ -31,6 +34,8 @@ SELDOM_SERVED = (
     *("voice", "instructions", "ref_audio", "ref_text", "speaker_embedding", "logit_bias", "stop"),
 )
 """A made up value of these is as good as never one that is served."""
+LEVELS = ("WARNING", "ERROR", "CRITICAL")
+"""Of logging, and too high for exceptions of stage processes to be seen."""
 MOST_TOKENS = 8
 LEAST_TIMEOUT_S = 120
 MOST_PROFILE_S = 0.2
@@ -40,9 +45,18 @@ LIMITS = ("max_tokens", "max_completion_tokens", "min_tokens")
 
 @schemathesis.hook
 def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: Any) -> None:
-    """Change a body that is an object; others are sent as they are."""
+    """Change a body that is an object, send others as they are, and note what is sent."""
     if isinstance(case.body, dict):
         case.body = modest(case.body)
+    note(Path(os.environ[VARIABLE]), case.method, case.formatted_path, case.query, case.body)
+
+
+@schemathesis.hook
+def after_call(
+    context: schemathesis.HookContext, case: schemathesis.Case, response: schemathesis.Response
+) -> None:
+    """Note that there was an answer."""
+    note_answer(Path(os.environ[VARIABLE]))
 
 
 def modest(body: dict[str, Any]) -> dict[str, Any]:
@@ -52,6 +66,8 @@ def modest(body: dict[str, Any]) -> dict[str, Any]:
         **capped(body, LIMITS, MOST_TOKENS),
         **capped(body, ("seconds",), MOST_PROFILE_S),
     }
+    if body.get("level") in LEVELS:
+        body["level"] = "INFO"
     if is_number(body.get("timeout")) and body["timeout"] > 0:
         body["timeout"] = max(body["timeout"], LEAST_TIMEOUT_S)
     if isinstance(body.get("file"), bytes) and len(body["file"]) % 2:

@@ -2,8 +2,9 @@
 
 A live server of a tiny checkpoint answers them: boundaries and wrong types of every field first,
 then random bodies until the time is over. A finding is a 5xx, a status or an answer that the
-document does not have, or one that does not come; and afterwards a server that is not healthy,
-still holds something, or has grown.
+document does not have, or one that does not come; an exception in the server's log or its death,
+each with the request that was sent last; and afterwards a server that is not healthy, still holds
+something, or has grown.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+
+from journal import VARIABLE, Journal
 
 from omni_qwen3.tiny import build
 from target import Target, serving, until
@@ -57,8 +61,31 @@ def main() -> int:
         keys.write_text(ADMIN_KEY)
         keys.chmod(0o600)
         arguments = ("--dtype", "float32", "--admin-key-file", str(keys))
-        with serving(str(checkpoint), *arguments) as target:
-            return report([*asked(target, options.minutes, options.seed), *left(target)])
+        journal = Journal(Path(directory, "journal"))
+        with serving(str(checkpoint), *arguments, on_line=journal.heard) as target:
+            log_all(target)
+            asking = asked(target, journal, options.minutes, options.seed)
+            found = [*told(asking, journal), *told(left(target, journal), journal)]
+            return report([*found, *journal.findings()])
+
+
+def log_all(target: Target) -> None:
+    """Have what stage processes print in the server's log, too: a crash says why only there."""
+    request = urllib.request.Request(
+        f"{target.url}/admin/log-level",
+        data=json.dumps({"level": "INFO"}).encode(),
+        headers={"Authorization": f"Bearer {ADMIN_KEY}"},
+        method="PUT",
+    )
+    urllib.request.urlopen(request, timeout=ANSWER_S).close()
+
+
+def told(findings: Iterator[str], journal: Journal) -> Iterator[str]:
+    """The findings; that they cannot be looked for is one itself."""
+    try:
+        yield from findings
+    except (OSError, HTTPException, AssertionError) as exc:
+        yield f"{type(exc).__name__}: {exc}\n  last sent: {journal.last()}"
 
 
 def shorten_replies(config: Path) -> None:
@@ -66,7 +93,7 @@ def shorten_replies(config: Path) -> None:
     config.write_text(json.dumps({**json.loads(config.read_text()), **TINY_REPLIES}))
 
 
-def asked(target: Target, minutes: float, seed: int | None) -> Iterator[str]:
+def asked(target: Target, journal: Journal, minutes: float, seed: int | None) -> Iterator[str]:
     """Ask; findings of schemathesis, and growth."""
     if not answers(target):
         yield "a good request fails before anything was asked"
@@ -78,7 +105,7 @@ def asked(target: Target, minutes: float, seed: int | None) -> Iterator[str]:
     command += ["--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--no-shrink"]
     command += ["--suppress-health-check", "all", "--generation-database", "none"]
     command += [] if seed is None else ["--seed", str(seed)]
-    hooks = {"SCHEMATHESIS_HOOKS": "hooks"}
+    hooks = {"SCHEMATHESIS_HOOKS": "hooks", VARIABLE: str(journal.file)}
     if subprocess.run(command, env={**os.environ, **hooks}, check=False).returncode:
         yield "schemathesis has findings, see above"
     served = statuses(target)
@@ -98,10 +125,11 @@ def statuses(target: Target) -> dict[str, int]:
     return {status: int(float(count)) for status, count in found}
 
 
-def left(target: Target) -> Iterator[str]:
+def left(target: Target, journal: Journal) -> Iterator[str]:
     """What is wrong with the server afterwards."""
     if target.exit_code is not None:
-        yield f"the server ended with {target.exit_code}: {target.lines[-20:]}"
+        ended = f"the server ended with {target.exit_code}: {target.lines[-20:]}"
+        yield f"{ended}\n  last sent: {journal.last()}"
         return
     until(lambda: not held(target), QUIET_S, "every stage has let go of every request")
     health = target.health()

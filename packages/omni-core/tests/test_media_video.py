@@ -15,7 +15,7 @@ import pytest
 from av.video.reformatter import ColorRange, Colorspace
 from PIL import Image
 
-from omni_core.errors import MediaError, RequestError
+from omni_core.errors import MediaError, RequestCancelledError, RequestError
 from omni_core.media import MediaLimits, VideoClip, load_audio, load_video, wav_bytes
 
 LIMITS = MediaLimits()
@@ -342,6 +342,29 @@ def test_limits() -> None:
     ]:
         with pytest.raises(MediaError, match=words):
             load_video(data, limits, **options)
+
+
+@pytest.mark.parametrize("with_audio", [False, True])
+def test_decoding_stops_at_any_packet_when_nobody_waits(with_audio: bool) -> None:
+    data = written(greys(8), 2, "matroska", "ffv1", "bgr0", sound=tone(4.0))
+    asked: list[int] = []
+
+    def load_until(at: int) -> None:
+        asked.clear()
+
+        def stop() -> bool:
+            asked.append(at)
+            return len(asked) > at
+
+        load(data, 2, with_audio=with_audio, stop=stop)
+
+    load_until(1_000_000)
+    times = len(asked)
+    assert times >= 8 + 8 + with_audio, "pictures when they are found and when they are decoded"
+    for at in range(times):
+        with pytest.raises(RequestCancelledError, match="Nobody waits"):
+            load_until(at)
+        assert len(asked) == at + 1
 
 
 def test_decoding_has_an_end() -> None:

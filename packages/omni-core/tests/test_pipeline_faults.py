@@ -292,3 +292,19 @@ def test_output_without_line_ends_is_told_in_pieces(caplog: pytest.LogCaptureFix
     assert told[:2] == ["10%", "20%"]
     assert sum(line.count("x") for line in told) == 200_000
     assert told[-1] == "last \ufffd words"
+
+
+def test_what_a_process_logs_keeps_its_level_and_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    child = Child("talk", lambda child: None)
+    printed = (
+        b"10%\nERROR omni.stage: request 7 failed\nTraceback (most recent call last):\n  line\n"
+        b"RuntimeError: no\nINFO omni.stage: on we go\nDEBUG x: y\nWARNING omni: careful\n"
+    )
+    with caplog.at_level(logging.INFO):
+        child.pipe_data_received(1, printed)
+    info, warning, error = logging.INFO, logging.WARNING, logging.ERROR
+    assert [record.levelno for record in caplog.records] == [
+        info, error, error, error, error, info, info, warning,
+    ]  # fmt: skip

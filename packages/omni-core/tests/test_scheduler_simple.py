@@ -182,6 +182,27 @@ def test_an_aborted_request_that_runs_is_let_go_of_when_it_is_computed() -> None
     assert outbox.of("a") == [Call("released", "a")]
 
 
+def test_work_that_asks_learns_that_it_was_aborted_while_it_runs() -> None:
+    gate = Gate()
+    told: list[bool] = []
+
+    def compute(works: list[Work]) -> Sequence[Payload | OmniError]:
+        told.append(works[0].stop())
+        gate([])
+        until(works[0].stop)
+        told.append(True)
+        return [MediaError("stopped midway")]
+
+    gate.open()
+    scheduler = SimpleScheduler(compute)
+    with running(scheduler, [work("a")]) as (inbox, outbox):
+        gate.until_entered()
+        inbox.put(Abort("a"))
+        outbox.wait_for("released", "a")
+    assert outbox.of("a") == [Call("released", "a")]
+    assert told == [False, True]
+
+
 def test_a_result_that_is_an_error_fails_its_request_only() -> None:
     bad = MediaError("torn")
     scheduler = SimpleScheduler(

@@ -247,6 +247,27 @@ async def test_a_warm_up_that_may_succeed_later_is_repeated(
     assert pipeline.health().stages["voice"].restarts == 1
 
 
+async def test_a_warm_up_that_waits_for_new_weights_says_so_once_and_is_no_error(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "omni.runtime")
+    monkeypatch.setattr(supervisor, "_WARM_UP_PAUSE_S", 0.01)
+    coordinator = runtime_of(pipeline).coordinator
+
+    def told() -> list[tuple[int, str]]:
+        found = [(record.levelno, record.message) for record in caplog.records]
+        return [(level, text) for level, text in found if "warm-up" in text]
+
+    coordinator.hold()
+    os.kill(pipeline.health().stages["voice"].pid, signal.SIGKILL)
+    await until(pipeline, lambda _: bool(told()), BACK_S)
+    await asyncio.sleep(0.2)  # twenty tries
+    coordinator.go_on()
+    await until(pipeline, is_ready, BACK_S)
+    waits = "the warm-up request waits: new weights are being loaded; retry in a moment"
+    assert told() == [(logging.INFO, waits)]
+
+
 async def test_a_successor_that_says_nothing_is_given_up(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,27 @@ def test_a_recording_ends_by_itself_and_one_that_cannot_begin_says_why(tmp_path:
     wishes.grant("voice", StopTrace())  # nothing to stop
 
 
+@pytest.mark.parametrize("step", ["start", "export_chrome_trace"])
+def test_a_recording_that_fails_says_why_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        assert list(tmp_path.iterdir())
+        raise RuntimeError("no device to trace")
+
+    monkeypatch.setattr(torch.profiler.profile, step, fail)
+    answers: SimpleQueue[Answer] = SimpleQueue()
+    wishes = Wishes(answers.put)
+    wishes.grant("voice", StartTrace(query_id=1, directory=str(tmp_path), stamp="s", seconds=0.01))
+    told = answers.get(timeout=PATIENCE_S)
+    if step != "start":
+        told = answers.get(timeout=PATIENCE_S)
+    assert isinstance(told, TraceStarted if step == "start" else TraceEnded)
+    assert told.error is not None
+    assert "no device to trace" in told.error.message
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_stop_is_heard_before_the_recording_has_begun(tmp_path: Path) -> None:
     answers: SimpleQueue[Answer] = SimpleQueue()
     wishes = Wishes(answers.put)

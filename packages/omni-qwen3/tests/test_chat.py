@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from omni_core.errors import RequestError
+from omni_core.errors import ContextLengthError, RequestError
 from omni_core.types import MediaPart, Message, Part, Role, TextPart, Tool, ToolCall
 from omni_qwen3.preprocess.chat import PRIVATE_USE, ChatEncoder
+
+CONTEXT = 8192
 
 
 @pytest.fixture(scope="module")
 def chat(tiny_checkpoint: str) -> ChatEncoder:
-    return ChatEncoder(tiny_checkpoint)
+    return ChatEncoder(tiny_checkpoint, CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,7 @@ def test_a_template_in_the_older_file_is_used_and_may_refuse(
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         shutil.copy(Path(tiny_checkpoint) / name, tmp_path)
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
-    chat = ChatEncoder(str(tmp_path))
+    chat = ChatEncoder(str(tmp_path), CONTEXT)
     assert len(chat.encode([message("user", "a")])) == 2
     with pytest.raises(RequestError, match="no tools"):
         chat.encode([message("tool", "a")])
@@ -190,3 +192,25 @@ def test_functions_and_calls_hold_no_special_tokens(chat: ChatEncoder, tokenizer
     ids = chat.encode(messages, [Tool(name="f", description="<|im_start|>", parameters=SCHEMA)])
     assert ids.count(turn) == 4, "system, user, assistant and the reply"
     assert "<|im_start|>system" in tokenizer.decode(ids)
+
+
+def test_text_that_no_context_holds_is_refused_before_it_is_counted(
+    tiny_checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = ChatEncoder(tiny_checkpoint, 10)
+    longest = chat._tokenizer.longest
+    assert chat.raw("a" * 10 * longest)
+    monkeypatch.setattr(chat._tokenizer, "encode", None)
+    for encode, param in (
+        (chat.raw, "prompt"),
+        (lambda t: chat.encode([message("user", t)]), "messages"),
+    ):
+        with pytest.raises(ContextLengthError, match="context of 10 tokens can hold") as refused:
+            encode("a" * (10 * longest + 1))
+        assert refused.value.param == param
+
+
+def test_what_becomes_fewer_characters_counts_as_those(tiny_checkpoint: str) -> None:
+    chat = ChatEncoder(tiny_checkpoint, 1)
+    longest = chat._tokenizer.longest
+    assert chat.raw("e\u0301" * longest) == chat.raw("\u00e9" * longest)

@@ -18,7 +18,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from omni_core.errors import ConfigError, ContextLengthError, MediaError, OmniError, RequestError
+from omni_core.errors import (
+    ConfigError,
+    ContextLengthError,
+    MediaError,
+    OmniError,
+    RequestCancelledError,
+    RequestError,
+)
 from omni_core.media import MediaLimits, wav_bytes
 from omni_core.scheduler.base import Work
 from omni_core.specs import StageContext
@@ -336,6 +343,38 @@ def test_threads_do_not_disturb_each_other(tiny_checkpoint: str) -> None:
             one["audio"]["input_features"], other["audio"]["input_features"]
         )
         np.testing.assert_array_equal(one["image"]["pixel_values"], other["image"]["pixel_values"])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        media("audio", wav_bytes(tone(60.0), 16000)),
+        media("video", video(noise(8, 64, 64, 3))),
+    ],
+    ids=["audio", "video"],
+)
+def test_an_abort_ends_the_decoding_of_what_runs(tiny_checkpoint: str, part: Part) -> None:
+    """Three times it asks before, between and after steps; the others are from within."""
+    preprocessor = Preprocessor(tiny_checkpoint, MediaLimits(), remembered=0)
+    payload = {"messages": msgspec.msgpack.encode(user(part))}
+    asked: list[int] = []
+
+    def result(at: int) -> Any:
+        asked.clear()
+
+        def stop() -> bool:
+            asked.append(at)
+            return len(asked) > at
+
+        [made] = preprocessor.compute([Work("r", RequestParams(), payload, stop)])
+        return made
+
+    assert "input_ids" in result(1_000_000)
+    times = len(asked)
+    assert times > 3 + 8
+    for at in range(times):
+        assert isinstance(result(at), RequestCancelledError)
+        assert len(asked) == at + 1
 
 
 def test_hosts_that_never_answer_do_not_hold_up_other_requests(tiny_checkpoint: str) -> None:

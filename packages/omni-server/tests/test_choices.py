@@ -130,18 +130,19 @@ async def test_a_client_that_leaves_ends_all_choices(live: Any, pipeline: Any) -
             await pipeline.closed.wait()
 
 
-async def test_choices_do_not_multiply_media_beyond_the_limit_of_a_body(
-    pipeline: Any, kit: Any
+@pytest.mark.parametrize("kind", ["media", "text"])
+async def test_choices_do_not_multiply_a_body_beyond_its_limit(
+    pipeline: Any, kit: Any, kind: str
 ) -> None:
     live = kit.shortcut(pipeline, Settings(served_model_name=kit.MODEL, max_body_bytes=4096))
-    data = base64.b64encode(b"x" * 1024).decode()
-    heard = [{"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}]
-    messages = [{"role": "user", "content": heard}]
+    heard = {"data": base64.b64encode(b"x" * 600).decode(), "format": "wav"}
+    content = [{"type": "input_audio", "input_audio": heard}] if kind == "media" else "x" * 800
+    messages = [{"role": "user", "content": content}]
     assert (await live.chat(messages=messages, n=4)).status_code == 200
     assert (await live.chat(n=8)).status_code == 200
     error = await live.refused(400, messages=messages, n=5)
-    assert error["param"] == "n"
-    assert "1024 bytes" in error["message"]
+    assert (error["param"], error["code"]) == ("n", "invalid_value")
+    assert "count once for each choice, and together they may be 4096" in error["message"]
 
 
 async def test_media_of_all_choices_are_fetched_once(local: Any, pipeline: Any) -> None:

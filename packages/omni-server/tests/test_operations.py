@@ -252,6 +252,7 @@ async def test_the_admin_sees_what_runs_under_which_limits(shortcut):
     assert info["health"]["stages"]["voice"]["pid"] == 11
     assert info["limits"]["requests_per_minute"] == 7
     assert info["limits"]["max_in_flight"] == 3
+    assert info["limits"]["max_realtime_sessions"] == 128
     assert info["limits"]["media"]["max_redirects"] == 5
     assert "root-key" not in json.dumps(info)
 
@@ -550,14 +551,16 @@ def test_a_file_sets_what_the_command_line_does(tmp_path):
     file = tmp_path / "omni.yaml"
     file.write_text(
         "server:\n  cors_origin: [https://a.example, 'http://localhost:3000']\n"
-        "  rate_limit: 60\n  metrics_access: key\n  access_log: null\n  api_key: no\n"
+        "  rate_limit: 60\n  max_realtime_sessions: 3\n  metrics_access: key\n"
+        "  access_log: null\n  api_key: no\n"
     )
     configuration = read(CommandLine(model_path=str(tmp_path), config=file))
-    with pytest.raises(ConfigError, match=r"omni\.yaml:6: server\.api_key: no such setting"):
+    with pytest.raises(ConfigError, match=r"omni\.yaml:7: server\.api_key: no such setting"):
         configuration.refuse()
     settings = settings_of(configuration)
     assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
     assert (settings.rate_limit, settings.metrics_are_open) == (60, False)
+    assert settings.max_realtime_sessions == 3
 
 
 # -- ids and the access log

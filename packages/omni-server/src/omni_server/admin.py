@@ -128,6 +128,7 @@ def _info(context: ServerContext) -> dict[str, Any]:
             "max_body_bytes": settings.max_body_bytes,
             "request_timeout_s": settings.request_timeout_s,
             "requests_per_minute": settings.rate_limit,
+            "max_realtime_sessions": settings.max_realtime_sessions,
             "context_length": pipeline.info.context_length,
             "media": settings.media,
         },

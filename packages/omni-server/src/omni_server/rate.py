@@ -118,7 +118,7 @@ class RateLimit:
 
         if allowance.wait_s:
             self._metrics.refused("request_rate")
-            await deny(_too_fast(allowance), scope, receive, telling)
+            await deny(too_fast(allowance), scope, receive, telling)
         else:
             await self._app(scope, receive, telling)
 
@@ -128,7 +128,8 @@ def limited_client(connection: HTTPConnection, keys_are_checked: bool) -> str:
     return caller(connection) if keys_are_checked else _site(connection)
 
 
-def _too_fast(allowance: Allowance) -> RateLimitError:
+def too_fast(allowance: Allowance) -> RateLimitError:
+    """Why a request was not let in, and when the next may come."""
     return RateLimitError(
         f"This client may send {allowance.limit} requests a minute; retry after a while.",
         retry_after_s=ceil(allowance.wait_s),

@@ -26,6 +26,7 @@ from omni_server.realtime.folding import Folding
 from omni_server.realtime.session import Session
 from omni_server.realtime.shared import Limited, Shared
 from omni_server.realtime.vad import Detection
+from omni_server.record import RequestRecord
 from omni_server.settings import Settings
 
 SOME_S = 5.0
@@ -58,6 +59,8 @@ class Desk:
     kind: Any = "realtime"
     limiter: RateLimiter | None = None
     said: list[dict[str, Any]] = field(default_factory=list)
+    breaks_at: str = ""
+    """Telling an event of this name is a bug."""
 
     def __post_init__(self) -> None:
         pipeline = self.context.pipeline
@@ -70,6 +73,7 @@ class Desk:
             conversation_id="conv_1",
             conversation=Conversation(),
             folding=Folding(pipeline.info.context_length),
+            record=RequestRecord(method="WEBSOCKET", client="somebody"),
         )
         abilities = Abilities(
             pipeline=pipeline,
@@ -82,6 +86,8 @@ class Desk:
 
     def put(self, event: dict[str, Any]) -> None:
         """Check an event against openai's types, and keep it."""
+        if event["type"] == self.breaks_at:
+            raise ValueError("bug")
         sent = msgspec.json.decode(msgspec.json.encode({"event_id": "event_1", **event}))
         for told in self.dialect.events(sent):
             if isinstance(self.dialect, Today) and not _is_extension(told):
@@ -199,7 +205,7 @@ async def desks(pipeline: Any, kit: Any) -> AsyncIterator[Callable[..., Desk]]:
 
     yield make
     for desk in made:
-        await desk.session.close()
+        await asyncio.wait_for(desk.session.close(), SOME_S)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from openai.types.beta.realtime import RealtimeServerEvent
 
+from omni_core.types import Finished, TextDelta, Usage
 from omni_server.realtime.dialect import Beta
 
 
@@ -74,3 +75,38 @@ async def test_text_in_old_names(desk, sounds):
         {"type": "text", "text": "Héllo there"}
     ]
     check(desk, sounds)
+
+
+async def test_a_transcription_session(desks, sounds):
+    desk = desks(dialect=Beta(), kind="transcription")
+    assert desk.kinds == ["transcription_session.created"]
+    desk.context.pipeline.script = lambda request: [
+        TextDelta(text="Good morning."), Finished(finish_reason="stop", usage=Usage())
+    ]  # fmt: skip
+    await desk.tell("transcription_session.update", session={
+        "input_audio_format": "pcm16", "modalities": ["text"], "client_secret": None,
+        "input_audio_transcription": {"model": "gpt-4o-transcribe", "language": "en"},
+        "input_audio_noise_reduction": None, "turn_detection": None,
+    })  # fmt: skip
+    updated = desk.said[-1]
+    assert updated["session"]["input_audio_transcription"]["language"] == "en"
+    await desk.append(sounds.speech(0.4))
+    await desk.tell("input_audio_buffer.commit")
+    await desk.until("conversation.item.input_audio_transcription.completed")
+    assert (await desk.refused("response.create"))["code"] == "unsupported_event"
+    updated["session"]["client_secret"] = {"expires_at": 1, "value": "there is none"}
+    for event in desk.said[1:]:
+        sounds.check(event, RealtimeServerEvent)
+
+
+async def test_a_conversation_may_become_a_transcription_session(desk):
+    settings = {"input_audio_transcription": {"model": "whisper-1"}}
+    await desk.tell("transcription_session.update", session=settings)
+    assert desk.kinds[-1] == "transcription_session.updated"
+    assert desk.session.settings.type == "transcription"
+
+
+async def test_today_there_is_one_event_for_all_sessions(desks):
+    desk = desks()
+    error = await desk.refused("transcription_session.update", session={})
+    assert "session.update" in error["message"]

@@ -119,6 +119,21 @@ async def test_speech_without_end_is_cut_into_turns_that_join(listening, sounds)
     assert np.array_equal(joined, sent)
 
 
+@pytest.mark.parametrize("padding_ms", [0, 100, 333, 60_000])
+@pytest.mark.parametrize("offset", [0, 5_000, 20_000])
+async def test_a_turn_is_bounded_with_its_padding(listening, sounds, padding_ms, offset):
+    settings = TurnDetection(silence_duration_ms=64, prefix_padding_ms=padding_ms)
+    sent = np.concatenate([sounds.silence(1.0)[:offset], sounds.speech(2.0)]).astype(np.int16)
+    listener = listening(settings=settings, most_s=0.5)
+    found = await heard(listener, sent, 480)
+    turns = [one for one in found if isinstance(one, TurnEnded)]
+    assert max(len(turn.samples) for turn in turns) <= 12_000
+    assert min(len(turn.samples) for turn in turns) >= 5_000
+    joined = np.concatenate([*(turn.samples for turn in turns), listener.commit()])
+    assert np.array_equal(joined, sent[found[0].start_ms * 24 :])
+    assert found[0].start_ms * 24 <= offset
+
+
 async def test_a_commit_in_the_middle_splits_a_turn(listening, sounds):
     listener = listening()
     sent = np.concatenate([sounds.speech(0.3), sounds.silence(0.2)]).astype(np.int16)

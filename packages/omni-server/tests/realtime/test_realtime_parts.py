@@ -73,7 +73,7 @@ def test_signs_that_were_heard() -> None:
 
 
 def boundaries(likely: list[float], **settings: Any) -> list[Any]:
-    detector = TurnDetector(TurnDetection(**settings), most_windows=10_000)
+    detector = TurnDetector(TurnDetection(**settings), most_ms=320_000)
     return [found for p in likely if (found := detector.push(p)) is not None]
 
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from omni_core.errors import ContextLengthError, OverloadedError, StageDiedError
-from omni_core.types import Finished, MediaPart, TextDelta, TextPart, ToolCallDelta, Usage
+from omni_core.types import (
+    Finished,
+    MediaPart,
+    TextDelta,
+    TextPart,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
 from omni_server.rate import RateLimiter
 from omni_server.realtime.conversation import MOST_ITEMS
-from omni_server.realtime.folding import MOST_MEDIA_BYTES
+from omni_server.realtime.folding import MOST_HELD_BYTES
 from omni_server.realtime.items import MessageItem, Written
 
 DONE = "response.done"
@@ -134,10 +144,22 @@ async def test_a_cancelled_response_ends_at_once_and_keeps_what_was_said(desk, k
     assert done["status"] == "cancelled"
     assert done["status_details"]["reason"] == "client_cancelled"
     assert done["output"][0]["status"] == "incomplete"
+    assert done["usage"] is None
     assert desk.context.pipeline.running == 0
     desk.context.pipeline.script = say("ok")
     await desk.ask()
     assert desk.prompt()[-1] == ("assistant", "one two three four five six")
+
+
+async def test_a_cancelled_response_tells_the_tokens_that_came(desk):
+    two = TextDelta(text="one two", token_ids=(1, 2))
+    desk.context.pipeline.script = lambda request: [two, asyncio.Event()]
+    await desk.update(output_modalities=["text"])
+    await desk.tell("response.create")
+    await desk.until("response.output_text.delta")
+    await desk.tell("response.cancel")
+    assert desk.said[-1]["response"]["usage"] == {"output_token_details": {"text_tokens": 2}}
+    assert desk.shared.record.usage == Usage(text_tokens=2)
 
 
 async def test_a_late_cancel_is_harmless_and_an_unknown_one_is_not(desk):
@@ -222,6 +244,20 @@ async def test_speech_may_be_let_to_interrupt_nothing(desk, kit, sounds):
     await desk.quiet()
     assert [e["response"]["status"] for e in desk.all(DONE)] == ["completed", "completed"]
     assert [m.role for m in desk.requests[-1].messages] == ["user", "assistant", "user", "user"]
+
+
+async def test_a_turn_that_waits_is_answered_as_the_session_is_then(desk, kit, sounds):
+    gate = desk.context.pipeline.script = Gate(kit)
+    detection = {"type": "server_vad", "interrupt_response": False}
+    await desk.update(audio={"input": {"turn_detection": detection}})
+    for seed in range(2):
+        await desk.append(turn(sounds, seed))
+        await desk.until("response.output_audio.delta")
+    await desk.update(instructions="Be kind.")
+    gate.event.set()
+    await desk.until(DONE)
+    await desk.quiet()
+    assert [desk.prompt(number)[0][0] for number in (0, 1)] == ["user", "system"]
 
 
 async def test_turns_without_responses(desk, sounds):
@@ -369,6 +405,52 @@ async def test_wrong_items_are_refused_by_name(desk, item, param):
     assert desk.shared.conversation.items == []
 
 
+LONG = "x" * (1024 * 1024 + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        ("session.update", {"session": {"instructions": LONG}}, "session.instructions"),
+        ("session.update", {"session": {"audio": {"input": {"transcription": {"prompt": LONG}}}}},
+         "session.audio.input.transcription.prompt"),
+        ("session.update", {"session": {"tools": [{**TOOL, "description": LONG}]}},
+         "session.tools"),
+        ("response.create", {"response": {"instructions": LONG}}, "response.instructions"),
+        ("response.create", {"response": {"audio": {"output": {"voice": LONG}}}},
+         "response.audio.output.voice"),
+        ("session.update", {"session": {"model": LONG}}, "session.model"),
+        ("session.update", {"session": {"tool_choice": {"type": "function", "name": LONG}}},
+         "session.tools"),
+        ("conversation.item.create", {"item": {**HELLO, "content": [
+            {"type": "input_text", "text": LONG[: len(LONG) // 2 + 1]}] * 2}}, "item"),
+        ("conversation.item.create",
+         {"item": {"type": "function_call_output", "call_id": "a", "output": LONG}}, "item"),
+        ("response.create", {"response": {"input": [HELLO] * 2_001}}, "response.input"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+async def test_texts_have_a_limit_that_is_told(desk, kind, fields, param):
+    error = await desk.refused(kind, **fields)
+    assert error["param"] == param
+    assert re.search(r"\d{3,}", error["message"])
+    assert len(error["message"]) < 1_000
+
+
+async def test_an_item_counts_as_often_as_it_is_named(desk, sounds):
+    audio = base64.b64encode(bytes(10 * 1024 * 1024)).decode()
+    content = [{"type": "input_audio", "audio": audio}]
+    item = {"type": "message", "role": "user", "content": content, "id": "said"}
+    await desk.tell("conversation.item.create", item=item)
+    await desk.write("x" * 600_000, id="text")
+    for name, most in (("said", 6), ("text", 1)):
+        named = {"type": "item_reference", "id": name}
+        error = await desk.refused("response.create", response={"input": [named] * (most + 1)})
+        assert error["param"] == "response.input"
+        done = await desk.ask(input=[named] * most, output_modalities=["text"])
+        assert done["status"] == "completed"
+
+
 async def test_only_spoken_replies_are_truncated(desk):
     user = await desk.write()
     fields = {"content_index": 0, "audio_end_ms": 10}
@@ -385,12 +467,67 @@ async def test_only_spoken_replies_are_truncated(desk):
     assert desk.said[-1]["item"]["content"] == [{"type": "output_audio", "transcript": ""}]
 
 
+@pytest.mark.parametrize(
+    ("end_ms", "heard"), [(0, ""), (500, "one two"), (60_000, "one two three")]
+)
+async def test_a_restored_reply_is_truncated(desk, end_ms, heard):
+    content = [{"type": "output_audio", "transcript": "one two three"}]
+    item = {"type": "message", "role": "assistant", "content": content, "id": "said"}
+    await desk.tell("conversation.item.create", item=item)
+    await desk.tell(
+        "conversation.item.truncate", item_id="said", content_index=0, audio_end_ms=end_ms
+    )
+    await desk.write()
+    await desk.ask(output_modalities=["text"])
+    assert desk.prompt()[:-1] == ([("assistant", heard)] if heard else [])
+
+
+async def test_sound_after_a_call_is_of_the_message_before(desk, kit):
+    gate = asyncio.Event()
+    desk.context.pipeline.script = lambda request: [
+        TextDelta(text="Let me look."), kit.sound(0, kit.RATE),
+        ToolCallDelta(index=0, call_id="call_1", name="look", arguments="{}"),
+        kit.sound(kit.RATE, kit.RATE), gate, FINISHED,
+    ]  # fmt: skip
+    await desk.update(tools=[TOOL])
+    await desk.write()
+    await desk.tell("response.create")
+    await desk.until("response.function_call_arguments.delta")
+    gate.set()
+    await desk.quiet()
+    message, call = desk.said[-1]["response"]["output"]
+    assert message["content"][0]["transcript"] == "Let me look."
+    assert call["arguments"] == "{}"
+    assert {event["item_id"] for event in desk.all("response.output_audio.delta")} == {
+        message["id"]
+    }
+    cut = {"item_id": message["id"], "content_index": 0}
+    error = await desk.refused("conversation.item.truncate", audio_end_ms=2_100, **cut)
+    assert "only 2000 ms" in error["message"]
+    await desk.tell("conversation.item.truncate", audio_end_ms=1_000, **cut)
+    assert desk.kinds[-1] == "conversation.item.truncated"
+
+
+async def test_a_client_knows_better_what_was_heard(desk, kit):
+    desk.context.pipeline.script = Gate(kit)
+    await desk.write()
+    await desk.tell("response.create")
+    spoken = (await desk.until("response.output_audio.delta"))["item_id"]
+    await desk.tell("conversation.item.truncate", item_id=spoken, content_index=0, audio_end_ms=250)
+    await desk.tell("response.cancel")
+    await desk.tell("conversation.item.retrieve", item_id=spoken)
+    assert desk.said[-1]["item"]["content"][0]["transcript"] == "one"
+
+
 async def test_how_a_response_fails(desk):
     for failure in (StageDiedError("stage gone"), OverloadedError("full"), ValueError("bug")):
         desk.context.pipeline.script = lambda request, why=failure: [TextDelta(text="a"), why]
         done = await desk.ask(output_modalities=["text"])
         assert done["status"] == "failed"
         assert done["status_details"]["error"]["type"] == "server_error"
+    counted = desk.context.metrics.requests.collect()[0].samples
+    found = {one.labels["status"]: one.value for one in counted if one.name.endswith("_total")}
+    assert found == {"503": 2, "500": 1}
     desk.context.pipeline.script = say("fine")
     assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
 
@@ -457,6 +594,27 @@ async def test_turns_are_written_down(desk, sounds):
     assert desk.said[-1]["item"]["content"][0]["transcript"] == "Good morning."
 
 
+async def test_how_likely_what_is_written_down_is(desk, sounds):
+    pipeline = desk.context.pipeline
+    pipeline.info = replace(pipeline.info, logprobs=True)
+    await desk.update(include=["item.input_audio_transcription.logprobs"])
+    tokens = [TokenLogprob(token_id=n, spelling=b"a", logprob=-float(n)) for n in range(3)]
+    pipeline.script = lambda request: [
+        TextDelta(text="Good ", logprobs=(tokens[0],)),
+        TextDelta(text="", logprobs=(tokens[1],)),
+        TextDelta(text="morning.", logprobs=(tokens[2],)),
+        FINISHED,
+    ]
+    await manual_turn(desk, sounds)
+    await desk.quiet()
+    assert desk.requests[0].params.sampling.logprobs == 0
+    name = "conversation.item.input_audio_transcription"
+    told = [[one["logprob"] for one in e["logprobs"]] for e in desk.all(f"{name}.delta")]
+    assert told == [[0.0], [-1.0, -2.0]]
+    [done] = desk.all(f"{name}.completed")
+    assert [one["logprob"] for one in done["logprobs"]] == [0.0, -1.0, -2.0]
+
+
 async def test_a_turn_that_cannot_be_written_down(desk, sounds):
     await desk.update(audio={"input": {"transcription": {}, "turn_detection": None}})
     desk.context.pipeline.script = lambda request: [StageDiedError("stage gone")]
@@ -505,6 +663,83 @@ async def test_a_paused_server_answers_nothing_new(desk):
     desk.context.door.open()
     await desk.ask(output_modalities=["text"])
     assert desk.context.door.inside == 0
+
+
+async def test_a_refused_response_takes_nothing_of_the_rate(desks):
+    desk = desks(limiter=RateLimiter(1))
+    desk.context.door.pause()
+    assert (await desk.refused("response.create"))["code"] == "paused"
+    desk.context.door.open()
+    assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
+
+
+async def manual_turn(desk, sounds):
+    """Commit a spoken turn that is to be written down."""
+    await desk.update(audio={"input": {"transcription": {}, "turn_detection": None}})
+    await desk.append(sounds.speech(0.3))
+    await desk.tell("input_audio_buffer.commit")
+
+
+async def test_writing_down_passes_the_door(desk, sounds):
+    gate = asyncio.Event()
+    desk.context.pipeline.script = lambda request: [gate, TextDelta(text="Hi"), FINISHED]
+    await manual_turn(desk, sounds)
+    assert desk.context.door.inside == 1
+    desk.context.door.drain()
+    await desk.append(sounds.speech(0.3))
+    await desk.tell("input_audio_buffer.commit")
+    assert desk.said[-1]["error"]["code"] == "draining"
+    assert desk.kinds[-1] == "conversation.item.input_audio_transcription.failed"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(desk.session.quiet(), 0.01)
+    gate.set()
+    await desk.quiet()
+    assert desk.kinds[-1] == "conversation.item.input_audio_transcription.completed"
+    assert len(desk.requests) == 1
+    assert desk.context.door.inside == 0
+
+
+async def test_writing_down_is_counted(desks, sounds):
+    desk = desks(limiter=RateLimiter(1))
+    for ending in ("completed", "failed"):
+        await manual_turn(desk, sounds)
+        await desk.quiet()
+        assert desk.kinds[-1] == f"conversation.item.input_audio_transcription.{ending}"
+    assert desk.said[-1]["error"]["code"] == "rate_limit_exceeded"
+    assert len(desk.requests) == 1
+
+
+async def test_an_answer_comes_before_writing_down(desks, sounds):
+    desk = desks(limiter=RateLimiter(1))
+    await desk.update(audio={"input": {"transcription": {}}})
+    await desk.append(turn(sounds))
+    await desk.quiet()
+    assert [e["response"]["status"] for e in desk.all(DONE)] == ["completed"]
+    assert "conversation.item.input_audio_transcription.failed" in desk.kinds
+
+
+async def test_what_waits_to_be_written_down_is_let_go(desk, sounds):
+    desk.context.pipeline.script = lambda request: [asyncio.Event()]
+    for _ in range(3):
+        await manual_turn(desk, sounds)
+    assert desk.context.door.inside == 3
+    await desk.session.close()
+    assert desk.context.door.inside == 0
+
+
+@pytest.mark.parametrize("kind", ["response.created", "response.output_item.done", DONE])
+async def test_whatever_fails_a_response_ends(desk, kind):
+    told: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    await desk.write()
+    desk.breaks_at = kind
+    await desk.tell("response.create", response={"output_modalities": ["text"]})
+    await desk.quiet()
+    desk.breaks_at = ""
+    assert desk.context.door.inside == 0
+    assert (DONE in desk.kinds) is (kind != DONE)
+    desk.context.pipeline.script = say("fine")
+    assert (await desk.ask(output_modalities=["text"]))["status"] == "completed"
 
 
 @pytest.mark.parametrize(
@@ -561,9 +796,15 @@ async def test_more_sound_than_an_event_may_have_is_not_shown(desk, sounds):
 
 async def test_the_input_buffer_has_an_end(desk, sounds):
     await desk.update(audio={"input": {"turn_detection": None}})
-    await desk.append(sounds.speech(601.0), step=7_000_000)
-    error = await desk.refused("input_audio_buffer.append", audio="AAAA")
+    for _ in range(2):
+        await desk.append(sounds.speech(299.0), step=7_200_000)
+    three_s = base64.b64encode(bytes(3 * 48_000)).decode()
+    error = await desk.refused("input_audio_buffer.append", audio=three_s)
     assert error["code"] == "input_audio_buffer_full"
+    wrong = "!" * len(three_s)  # which nobody reads any more
+    assert (await desk.refused("input_audio_buffer.append", audio=wrong))["code"] == error["code"]
+    await desk.append(sounds.speech(2.0), step=48_000)
+    assert len(desk.all("error")) == 2
     await desk.tell("input_audio_buffer.clear")
     await desk.append(sounds.speech(0.2))
     assert desk.kinds[-1] == "input_audio_buffer.cleared"
@@ -595,6 +836,39 @@ async def test_turns_that_nobody_answers_take_the_place_of_the_oldest(desk, soun
     assert desk.kinds.count("error") == 1
 
 
+async def test_text_after_a_turn_in_a_full_conversation(desk, sounds):
+    detection = {"type": "server_vad", "create_response": False}
+    await desk.update(audio={"input": {"turn_detection": detection}}, output_modalities=["text"])
+    conversation = desk.shared.conversation
+    for _ in range(MOST_ITEMS):
+        conversation.add(MessageItem(speaker="user", content=[Written("Hi")]))
+    await desk.append(turn(sounds))
+    await desk.write("And this?")
+    assert (await desk.ask())["status"] == "completed"
+    assert desk.prompt()[-1] == ("user", "And this?")
+    assert isinstance(desk.requests[-1].messages[-2].content[0], MediaPart)
+    assert "error" not in desk.kinds
+
+
+async def test_text_after_a_turn_that_is_being_answered(desk, kit, sounds):
+    gate = desk.context.pipeline.script = Gate(kit)
+    await desk.append(turn(sounds))
+    await desk.until("response.output_audio.delta")
+    error = await desk.refused("response.create")  # nothing is new
+    assert error["code"] == "conversation_already_has_active_response"
+    await desk.write("And this?")
+    await desk.tell("response.create", response={"metadata": {"mine": "yes"}})
+    assert desk.kinds.count("response.created") == 1
+    error = await desk.refused("response.create")  # one waits already
+    assert error["code"] == "conversation_already_has_active_response"
+    gate.event.set()
+    await desk.until(DONE)
+    await desk.quiet()
+    first, second = (event["response"] for event in desk.all(DONE))
+    assert (first["metadata"], second["metadata"]) == (None, {"mine": "yes"})
+    assert [m.role for m in desk.requests[-1].messages] == ["user", "assistant", "user"]
+
+
 async def test_sound_that_nobody_answers_is_bounded(desk):
     await desk.update(audio={"input": {"turn_detection": None}}, truncation="disabled")
     audio = base64.b64encode(bytes(12 * 1024 * 1024)).decode()
@@ -602,6 +876,6 @@ async def test_sound_that_nobody_answers_is_bounded(desk):
         await desk.tell("input_audio_buffer.append", audio=audio)
         await desk.tell("input_audio_buffer.commit")
     kept = [item.sound_bytes for item in desk.shared.conversation.items]
-    assert sum(kept) <= MOST_MEDIA_BYTES
+    assert sum(kept) <= MOST_HELD_BYTES
     assert len(kept) >= 4
     assert desk.said[-1]["item"]["id"] == desk.shared.conversation.last_id

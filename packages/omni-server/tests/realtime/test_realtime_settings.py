@@ -89,6 +89,7 @@ async def test_a_client_may_send_back_what_it_got(desk):
         ({"voice": "chelsie"}, "session.voice"),
         ({"input_audio_format": "pcm16"}, "session.input_audio_format"),
         ({"include": ["item.input_audio_transcription.logprobs"]}, "session.include"),
+        ({"include": ["message.output_text.logprobs"]}, "session.include"),
         ({"tracing": "auto"}, "session.tracing"),
         ({"prompt": {"id": "p"}}, "session.prompt"),
         ({"nonsense": 1}, "session.nonsense"),

@@ -24,6 +24,13 @@ _TAIL_LINES: Final = 40
 _LINE_BYTES: Final = 64 * 1024
 _OUTPUT_GRACE_S: Final = 1.0
 _TERMINATE_S: Final = 2.0
+_LEVELS: Final = {
+    "DEBUG": logging.INFO,  # it is printed where DEBUG was asked for
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "CRITICAL": logging.CRITICAL,
+}
 
 log = logging.getLogger("omni.stage")
 
@@ -42,6 +49,7 @@ class Child(asyncio.SubprocessProtocol):
         self._transport: SubprocessTransport | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._rest = b""
+        self._level = logging.INFO
         self._drained = asyncio.Event()
         self.left = asyncio.Event()
 
@@ -96,10 +104,12 @@ class Child(asyncio.SubprocessProtocol):
         self._on_exit(self)
 
     def _note(self, line: bytes) -> None:
+        """Log a line as it was logged there; one without a level goes on with the line before, as
+        a traceback does."""
         text = line.decode(errors="replace").rstrip()
         self._tail.append(text)
-        level = logging.WARNING if text.startswith("WARNING ") else logging.INFO
-        log.log(level, "[%s] %s", self.name, text)
+        self._level = _LEVELS.get(text.partition(" ")[0], self._level)
+        log.log(self._level, "[%s] %s", self.name, text)
 
 
 class Launcher:

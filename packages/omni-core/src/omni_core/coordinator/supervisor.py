@@ -28,7 +28,7 @@ from omni_core.coordinator.guests import Guests, setup_of_guest
 from omni_core.coordinator.launcher import Child, Launcher
 from omni_core.coordinator.warm_up import WarmUp
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S, Watchdog
-from omni_core.errors import OmniError, ProtocolError, StageDiedError, StageError
+from omni_core.errors import NotReadyError, OmniError, ProtocolError, StageDiedError, StageError
 from omni_core.janitor import Janitor
 from omni_core.messages import (
     PROTOCOL_VERSION,
@@ -205,12 +205,11 @@ class Supervisor:
             if hello.address:
                 self._guests.introduce(replica.process, hello.address)
             return
-        self.give_up(
-            ProtocolError(
-                f"stage process {hello.process!r} speaks version {hello.version}, the coordinator "
-                f"{PROTOCOL_VERSION}; install one version of omni-core"
-            )
+        mixed = (
+            f"stage process {hello.process!r} speaks version {hello.version}, the coordinator "
+            f"{PROTOCOL_VERSION}; install one version of omni-core"
         )
+        self.give_up(ProtocolError(mixed))
 
     def _built(self, replica: Replica, stage: str) -> None:
         self._on_progress(self._fleet.label(replica, stage), "ready")
@@ -278,12 +277,11 @@ class Supervisor:
             replica.last_death = "crash_loop"
             pause_s = LOOP_PAUSE_S
         if pause_s is None:
-            self.give_up(
-                StageDiedError(
-                    f"{ended} with code {child.code}, after {DEATHS - 1} others like it; mend what "
-                    f"its last words say, then start again:\n{output}"
-                )
+            hopeless = (
+                f"{ended} with code {child.code}, after {DEATHS - 1} others like it; mend what "
+                f"its last words say, then start again:\n{output}"
             )
+            self.give_up(StageDiedError(hopeless))
             return
         await asyncio.sleep(pause_s)
         if self.failure is not None:
@@ -369,17 +367,20 @@ class Supervisor:
             self._end_process(replica, "warm_up", reason)
 
     async def _warm_up_successors(self) -> None:
+        told = ""
         while self.failure is None:
             self.watchdog.wake()  # the request passes processes that have served for long, too
             try:
                 await self._warm_up.run()
+                return
+            except NotReadyError as error:  # as while new weights are loaded
+                if told != (told := error.message):
+                    log.info("the warm-up request waits: %s", told)
             except OmniError as error:
                 log.error("the warm-up request failed: %s", error)
                 if not error.retryable:
                     return
-                await asyncio.sleep(_WARM_UP_PAUSE_S)
-            else:
-                return
+            await asyncio.sleep(_WARM_UP_PAUSE_S)
 
     # -- what goes on in the background
 

@@ -5,7 +5,7 @@ Knows decoders and resampling. Trusts no label: the bytes decide who decodes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 
 import av
@@ -13,27 +13,21 @@ import numpy as np
 import soundfile
 import soxr
 
-from omni_core.errors import MediaError, RequestCancelledError
+from omni_core.errors import MediaError
 from omni_core.media.container import open_container
 from omni_core.media.limits import MediaLimits
-from omni_core.media.patience import Patience
+from omni_core.media.patience import Patience, Stop, never
 from omni_core.types import FloatArray
 
 MAX_SOURCE_RATE_HZ = 192_000
 """No recorder is faster, and decoding costs as much as the header says: up to 655,350 Hz."""
-Stop = Callable[[], bool]
-"""Whether nobody waits for the samples any more; asked before every block that is decoded."""
 _BLOCK_FRAMES = 65_536
 _UNKNOWN_FRAMES = 1 << 62
 """libsndfile reports the largest integer for a stream whose header gives no length."""
 
 
-def _never() -> bool:
-    return False
-
-
 def load_audio(
-    data: bytes, limits: MediaLimits, *, sample_rate: int = 16_000, stop: Stop = _never
+    data: bytes, limits: MediaLimits, *, sample_rate: int = 16_000, stop: Stop = never
 ) -> FloatArray:
     """Decode to float32 (n,), full scale 1: the mean of all channels at `sample_rate` Hz.
 
@@ -43,10 +37,8 @@ def load_audio(
     `limits.max_audio_seconds` or has over `MAX_SOURCE_RATE_HZ`, and RequestCancelledError once
     `stop` says so.
     """
-    patience = Patience(limits.decode_timeout_s, "audio")
-    samples = decode_audio(
-        data, limits.max_audio_seconds, sample_rate, lambda: patience() or stop()
-    )
+    patience = Patience(limits.decode_timeout_s, "audio", stop)
+    samples = decode_audio(data, limits.max_audio_seconds, sample_rate, patience)
     if samples is None:
         raise MediaError("The file has no sound track.")
     if not samples.size:
@@ -55,17 +47,17 @@ def load_audio(
 
 
 def decode_audio(
-    data: bytes, max_seconds: float, sample_rate: int, stop: Stop = _never
+    data: bytes, max_seconds: float, sample_rate: int, patience: Patience
 ) -> FloatArray | None:
     """As `load_audio`, but None for a container without a sound track, and maybe no samples."""
     if _is_for_libsndfile(data):
         try:
-            samples = _decode_soundfile(data, max_seconds, sample_rate, stop)
+            samples = _decode_soundfile(data, max_seconds, sample_rate, patience)
         except soundfile.LibsndfileError:
             samples = np.zeros(0, np.float32)  # a codec it lacks: FFmpeg may know it
         if samples.size:
             return samples
-    return _decode_av(data, max_seconds, sample_rate, stop)
+    return _decode_av(data, max_seconds, sample_rate, patience)
 
 
 def _is_for_libsndfile(data: bytes) -> bool:
@@ -86,7 +78,9 @@ def _is_one_vorbis_stream(ogg: bytes) -> bool:
 class _MonoCollector:
     """Mixes, resamples and counts blocks as they are decoded, so only the result is kept."""
 
-    def __init__(self, source_rate: int, sample_rate: int, max_seconds: float, stop: Stop) -> None:
+    def __init__(
+        self, source_rate: int, sample_rate: int, max_seconds: float, patience: Patience
+    ) -> None:
         if source_rate <= 0:
             raise MediaError("The audio is damaged: its sample rate is 0.")
         if source_rate > MAX_SOURCE_RATE_HZ:
@@ -94,7 +88,7 @@ class _MonoCollector:
                 f"The audio has {source_rate} samples a second, over the limit of "
                 f"{MAX_SOURCE_RATE_HZ}; resample it."
             )
-        self._stop = stop
+        self._patience = patience
         self._source_rate = source_rate
         self._max_seconds = max_seconds
         self._frames = 0
@@ -106,9 +100,8 @@ class _MonoCollector:
         )
 
     def push(self, block: FloatArray) -> None:
-        """Add frames (n, channels); RequestCancelledError if nobody waits for them."""
-        if self._stop():
-            raise RequestCancelledError("Nobody waits for this audio any more.")
+        """Add frames (n, channels), while there is patience for them."""
+        self._patience.check()
         self._frames += len(block)
         _check_duration(self._frames / self._source_rate, self._max_seconds)
         mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
@@ -131,9 +124,11 @@ def _check_duration(seconds: float, max_seconds: float) -> None:
         raise MediaError(f"The audio lasts longer than the limit of {max_seconds:g} s; cut it.")
 
 
-def _decode_soundfile(data: bytes, max_seconds: float, sample_rate: int, stop: Stop) -> FloatArray:
+def _decode_soundfile(
+    data: bytes, max_seconds: float, sample_rate: int, patience: Patience
+) -> FloatArray:
     with soundfile.SoundFile(BytesIO(data)) as file:
-        collector = _MonoCollector(file.samplerate, sample_rate, max_seconds, stop)
+        collector = _MonoCollector(file.samplerate, sample_rate, max_seconds, patience)
         if file.frames < _UNKNOWN_FRAMES:
             _check_duration(file.frames / file.samplerate, max_seconds)
         while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
@@ -141,7 +136,9 @@ def _decode_soundfile(data: bytes, max_seconds: float, sample_rate: int, stop: S
         return collector.finish()
 
 
-def _decode_av(data: bytes, max_seconds: float, sample_rate: int, stop: Stop) -> FloatArray | None:
+def _decode_av(
+    data: bytes, max_seconds: float, sample_rate: int, patience: Patience
+) -> FloatArray | None:
     with open_container(data, "audio") as container:
         if not container.streams.audio:
             return None
@@ -154,7 +151,7 @@ def _decode_av(data: bytes, max_seconds: float, sample_rate: int, stop: Stop) ->
         for frame in _float_frames(container, stream):
             # The decoder knows the rate; headers of HE-AAC give half of it.
             if collector is None:
-                collector = _MonoCollector(frame.sample_rate, sample_rate, max_seconds, stop)
+                collector = _MonoCollector(frame.sample_rate, sample_rate, max_seconds, patience)
             collector.push(frame.to_ndarray().reshape(frame.samples, -1))
         return np.zeros(0, np.float32) if collector is None else collector.finish()
 

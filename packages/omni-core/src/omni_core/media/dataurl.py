@@ -65,6 +65,11 @@ def not_empty(data: bytes) -> bytes:
 
 def _strict_base64(text: str, limits: MediaLimits) -> bytes:
     check_size(len(text) // 4 * 3 - text[-2:].count("="), limits)
+    return not_empty(strict_base64(text))
+
+
+def strict_base64(text: str) -> bytes:
+    """The bytes of base64 text; MediaError for what is none, no padding or a line break too."""
     if len(text) % 4:
         raise MediaError(_BASE64_HINT)
     data = BytesIO()
@@ -76,4 +81,4 @@ def _strict_base64(text: str, limits: MediaLimits) -> bytes:
             data.write(binascii.a2b_base64(piece, strict_mode=True))
     except ValueError as exc:  # binascii.Error, and text that is not ASCII
         raise MediaError(_BASE64_HINT) from exc
-    return not_empty(data.getvalue())
+    return data.getvalue()

@@ -74,7 +74,7 @@ def wav_bytes(samples: FloatArray | npt.NDArray[np.int16], sample_rate: int) -> 
     """A complete 16-bit mono WAV file of float32 or int16 samples (n,)."""
     header = wav_header(sample_rate, len(samples))
     if samples.dtype == np.int16:
-        return header + samples.astype("<i2").tobytes()
+        return b"".join((header, np.ascontiguousarray(samples, "<i2").data))
     return _in_blocks(header, samples.astype(np.float32, copy=False))
 
 

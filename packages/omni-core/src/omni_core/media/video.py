@@ -20,7 +20,7 @@ from omni_core.errors import MediaError, RequestError
 from omni_core.media.audio import decode_audio
 from omni_core.media.container import open_container
 from omni_core.media.limits import MediaLimits
-from omni_core.media.patience import Patience
+from omni_core.media.patience import Patience, Stop, never
 from omni_core.media.timeline import Timeline, sample_times
 from omni_core.types import FloatArray
 
@@ -49,6 +49,7 @@ def load_video(
     max_frames: int,
     with_audio: bool,
     sample_rate: int = 16_000,
+    stop: Stop = never,
 ) -> VideoClip:
     """Decode the frames on screen at even times, `fps` a second but at most `max_frames`.
 
@@ -56,14 +57,15 @@ def load_video(
     stored as RGB come out bit-exact. A longer clip than `max_frames` allows is sampled evenly over
     all of it, and the result's `fps` says how densely. The sound track, at `sample_rate` Hz,
     starts with its own first sample. Raises MediaError for what cannot be decoded or is over
-    `limits`, and RequestError for a rate or a count below what makes sense.
+    `limits`, RequestError for a rate or a count below what makes sense, and RequestCancelledError
+    once `stop` says so.
     """
     if not fps > 0:
         raise RequestError("video_fps must be above 0.", param="video_fps")
     if max_frames < 1:
         raise RequestError("video_max_frames must be at least 1.", param="video_max_frames")
-    patience = Patience(limits.decode_timeout_s, "video")
-    timeline = _scan(data, limits)
+    patience = Patience(limits.decode_timeout_s, "video", stop)
+    timeline = _scan(data, limits, patience)
     wanted = sample_times(timeline, fps, min(max_frames, limits.max_frames))
     frames = _decode(data, timeline, wanted, limits, patience)
     sound = None
@@ -77,13 +79,13 @@ def load_video(
     )
 
 
-def _scan(data: bytes, limits: MediaLimits) -> Timeline:
+def _scan(data: bytes, limits: MediaLimits, patience: Patience) -> Timeline:
     """Read when frames are shown from the packets, which needs no index and no decoding."""
     with open_container(data, "video") as container:
         stream = _picture_stream(container)
         _check_pixels(stream.codec_context.width, stream.codec_context.height, limits)
         timeline = Timeline.from_packets(
-            (packet for packet in container.demux(stream) if packet.size),
+            _packets(container, stream, patience),
             tick_s=stream.time_base,
             nominal_fps=stream.average_rate,
         )
@@ -92,6 +94,16 @@ def _scan(data: bytes, limits: MediaLimits) -> Timeline:
             f"The video lasts longer than the limit of {limits.max_video_seconds:g} s; cut it."
         )
     return timeline
+
+
+def _packets(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, patience: Patience
+) -> Iterator[av.Packet]:
+    """Those that hold something, while there is patience for them."""
+    for packet in container.demux(stream):
+        patience.check()
+        if packet.size:
+            yield packet
 
 
 def _picture_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
@@ -119,8 +131,7 @@ def _decode(
     kept: Frames | None = None
     done = 0
     with open_container(data, "video") as container:
-        for time, frame in _frames(container, timeline, set(wanted), limits):
-            patience()
+        for time, frame in _frames(container, timeline, set(wanted), limits, patience):
             if time < wanted[done]:
                 continue
             if kept is None:
@@ -142,6 +153,7 @@ def _frames(
     timeline: Timeline,
     wanted: set[int],
     limits: MediaLimits,
+    patience: Patience,
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Frames with their times, in order, of the groups of pictures that `wanted` needs."""
     stream = _picture_stream(container)
@@ -153,7 +165,7 @@ def _frames(
     group = 0
     running = False
     decoded = 0
-    for number, packet in enumerate(p for p in container.demux(stream) if p.size):
+    for number, packet in enumerate(_packets(container, stream, patience)):
         group += timeline.starts_group(number, packet.is_keyframe)
         if group in needed:
             running = True

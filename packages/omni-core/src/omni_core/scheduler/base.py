@@ -15,12 +15,19 @@ from omni_core.errors import OmniError
 from omni_core.types import Event, FinishReason, Modality, Payload, RequestParams, Usage
 
 
+def _never() -> bool:
+    return False
+
+
 class Work(msgspec.Struct, frozen=True):
     """A request enters the stage; `payload` is already merged if the stage waits for several."""
 
     request_id: str
     params: RequestParams
     payload: Payload
+    stop: Callable[[], bool] = _never
+    """Whether nobody waits for the result any more: for work of seconds, to ask now and then. A
+    scheduler sets it that hands work to threads."""
 
 
 class Chunk(msgspec.Struct, frozen=True):

@@ -10,8 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeAlias, assert_never
+
+import msgspec
 
 from omni_core.errors import OmniError, StageError, as_omni_error
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Close, Inbox, InboxItem, Outbox, Work
@@ -104,7 +107,8 @@ class SimpleScheduler:
             outbox.fail(work.request_id, as_omni_error(exc))
 
     def _forget(self, request_id: str, outbox: Outbox) -> None:
-        """What is being computed is let go of once that has come to its end."""
+        """What is being computed is let go of once that has come to its end, which `Work.stop` may
+        bring about."""
         if request_id in self._running:
             self._aborted.add(request_id)
             return
@@ -129,13 +133,19 @@ class SimpleScheduler:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 self._wait_for_company()
                 if self._waiting and not self._closing:  # not aborted or taken meanwhile
-                    batch = [self._waiting.popleft()[0] for _ in range(self._batch_size())]
+                    batch = [
+                        self._begun(self._waiting.popleft()[0]) for _ in range(self._batch_size())
+                    ]
                     self._running.update(work.request_id for work in batch)
                     self._batches += 1
                     if self._waiting:
                         self._changed.notify()  # whoever was woken for these may have joined us
                     return batch
         return []
+
+    def _begun(self, work: Work) -> Work:
+        stop = partial(self._aborted.__contains__, work.request_id)
+        return msgspec.structs.replace(work, stop=stop)
 
     def _batch_size(self) -> int:
         """How many of those that wait go together."""

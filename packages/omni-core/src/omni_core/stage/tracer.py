@@ -7,6 +7,8 @@ costs nothing before.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -30,15 +32,27 @@ class Tracer:
     def start(self) -> None:
         """Record from now on. OSError if the file cannot be written, which it must not be yet."""
         self._file.touch(mode=0o600, exist_ok=False)
-        self._profiler.start()
+        with _or_no_file(self._file):
+            self._profiler.start()
 
     def finish(self) -> dict[str, int]:
         """Wait for the end, and write the file; {name: number} of the threads."""
-        self._stopped.wait(self._seconds)
-        threads = {t.name: t.native_id or 0 for t in threading.enumerate()}
-        self._profiler.stop()
-        self._profiler.export_chrome_trace(str(self._file))
+        with _or_no_file(self._file):
+            self._stopped.wait(self._seconds)
+            threads = {t.name: t.native_id or 0 for t in threading.enumerate()}
+            self._profiler.stop()
+            self._profiler.export_chrome_trace(str(self._file))
         return threads
+
+
+@contextmanager
+def _or_no_file(file: Path) -> Iterator[None]:
+    """Leave no file behind of a recording that fails: its reader would take it for one."""
+    try:
+        yield
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def _activities() -> list[ProfilerActivity]:

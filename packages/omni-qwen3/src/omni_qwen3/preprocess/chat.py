@@ -8,13 +8,14 @@ beyond its kind.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from omni_core.errors import RequestError
+from omni_core.errors import ContextLengthError, RequestError
 from omni_core.text.template import ChatTemplate
 from omni_core.types import MediaPart, Message, Part, TextPart, Tool, ToolCall
 from omni_qwen3.preprocess.tokenizer import TextTokenizer
@@ -27,7 +28,9 @@ in its text while the template runs, and is taken out again before the text beco
 class ChatEncoder:
     """Template and tokenizer of one checkpoint; safe to share by threads."""
 
-    def __init__(self, model_path: str) -> None:
+    def __init__(self, model_path: str, context_length: int) -> None:
+        """`context_length` in tokens: what is far over it is refused before it is counted."""
+        self._context_length = context_length
         self._tokenizer = TextTokenizer(model_path)
         self._template = ChatTemplate(model_path, self._tokenizer.named)
         special = self._tokenizer.special
@@ -42,7 +45,7 @@ class ChatEncoder:
         mark = _unused_character(messages, tools)
         turns = [self._turn(message, mark) for message in messages]
         shown = [self._marked(_function(tool), mark) for tool in tools]
-        return self._ids(self._template.render(turns, shown), mark)
+        return self._ids(self._template.render(turns, shown), "messages", mark)
 
     def read_aloud(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of the prompt, which is an empty user turn, and of `text` as the reply to it.
@@ -55,9 +58,10 @@ class ChatEncoder:
 
     def raw(self, text: str) -> list[int]:
         """Ids of a prompt that is written out, special tokens and all."""
-        return self._ids(text)
+        return self._ids(text, "prompt")
 
-    def _ids(self, prompt: str, mark: str = "") -> list[int]:
+    def _ids(self, prompt: str, param: str, mark: str = "") -> list[int]:
+        self._require_countable(prompt, param, mark)
         special = self._tokenizer.special
         ids: list[int] = []
         for segment in self._special_pattern.split(prompt):
@@ -66,6 +70,20 @@ class ChatEncoder:
             elif segment:
                 ids += self._tokenizer.encode(segment.replace(mark, "") if mark else segment)
         return ids
+
+    def _require_countable(self, prompt: str, param: str, mark: str) -> None:
+        """ContextLengthError where even the longest tokens would be too many: to count a hundred
+        megabytes takes minutes and gigabytes."""
+        most = self._context_length * self._tokenizer.longest
+        if len(prompt) <= most:
+            return
+        text = unicodedata.normalize("NFC", prompt.replace(mark, "") if mark else prompt)
+        if len(text) > most:
+            raise ContextLengthError(
+                f"the prompt has {len(text)} characters, more than the model's context of "
+                f"{self._context_length} tokens can hold; shorten the {param}",
+                param=param,
+            )
 
     def _turn(self, message: Message, mark: str) -> dict[str, Any]:
         """A message as templates expect it; only one with media is a list of parts."""

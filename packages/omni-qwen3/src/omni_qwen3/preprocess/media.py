@@ -14,7 +14,7 @@ from typing import assert_never
 from PIL import Image
 
 from omni_core.encoder.patches import image_grid
-from omni_core.errors import RequestError
+from omni_core.errors import RequestCancelledError, RequestError
 from omni_core.media import (
     MediaLimits,
     RequestBudget,
@@ -25,6 +25,7 @@ from omni_core.media import (
     load_video,
 )
 from omni_core.media.keys import media_key
+from omni_core.media.patience import Stop, never
 from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
 from omni_qwen3.preprocess.audio import AudioFeatures
@@ -92,12 +93,15 @@ class MediaLoader:
         self._fetches = SharedFetches()
         self._measures: LRU[Measures] = LRU(max_entries=remembered)
 
-    def fetch(self, messages: Sequence[Message], options: MediaOptions) -> list[Encoded]:
+    def fetch(
+        self, messages: Sequence[Message], options: MediaOptions, stop: Stop = never
+    ) -> list[Encoded]:
         """The bytes of every item, in message order; waits for the hosts of URLs, each of which is
         asked once.
 
         The first item that fails raises, here and in `decode`; `param` of the error is the item's
-        own `param`, or else its place in the messages.
+        own `param`, or else its place in the messages. Once `stop` says so, both raise
+        RequestCancelledError.
         """
         found = []
         by_url: dict[str, bytes] = {}
@@ -105,6 +109,7 @@ class MediaLoader:
         for turn, message in enumerate(messages):
             for place, part in enumerate(message.content):
                 if isinstance(part, MediaPart):
+                    require_wanted(stop)
                     param = part.param or f"messages[{turn}].content[{place}]"
                     with _blaming(param):
                         data = self._bytes_of(part, by_url, budget)
@@ -131,6 +136,7 @@ class MediaLoader:
         items: Sequence[Encoded],
         recalled: Sequence[Measures | None],
         options: MediaOptions,
+        stop: Stop = never,
     ) -> list[Item]:
         """Decode and measure what could not be recalled."""
         decoded = []
@@ -139,8 +145,9 @@ class MediaLoader:
             if measures is not None:
                 decoded.append(Item(encoded=encoded, measures=measures))
                 continue
+            require_wanted(stop)
             with _blaming(encoded.param):
-                decoded.append(item := self._decode(encoded, options, budget.decoding()))
+                decoded.append(item := self._decode(encoded, options, budget.decoding(), stop))
                 self._spend(item, budget)
         return decoded
 
@@ -187,7 +194,9 @@ class MediaLoader:
             case _:
                 assert_never(part.kind)
 
-    def _decode(self, item: Encoded, options: MediaOptions, limits: MediaLimits) -> Item:
+    def _decode(
+        self, item: Encoded, options: MediaOptions, limits: MediaLimits, stop: Stop
+    ) -> Item:
         settings, data = self._settings, item.data
         match item.kind:
             case "image":
@@ -195,15 +204,17 @@ class MediaLoader:
                 grid = image_grid(image, settings.image, options)
                 return Item(encoded=item, measures=Measures(grid=grid), image=image)
             case "audio":
-                sound = load_audio(data, limits, sample_rate=self._features.sample_rate)
+                sound = load_audio(data, limits, sample_rate=self._features.sample_rate, stop=stop)
                 self._features.check(sound)
                 return Item(encoded=item, measures=Measures(samples=len(sound)), sound=sound)
             case "video":
-                return self._decode_video(item, options, limits)
+                return self._decode_video(item, options, limits, stop)
             case _:
                 assert_never(item.kind)
 
-    def _decode_video(self, item: Encoded, options: MediaOptions, limits: MediaLimits) -> Item:
+    def _decode_video(
+        self, item: Encoded, options: MediaOptions, limits: MediaLimits, stop: Stop
+    ) -> Item:
         fps, max_frames = self.sampling(options)
         clip = load_video(
             item.data,
@@ -212,6 +223,7 @@ class MediaLoader:
             max_frames=max_frames,
             with_audio=options.use_audio_in_video,
             sample_rate=self._features.sample_rate,
+            stop=stop,
         )
         grid = video_grid(clip.frames.shape, self._settings.video, options)
         sound = None
@@ -220,6 +232,12 @@ class MediaLoader:
             self._features.check(sound)
         measures = Measures(grid=grid, fps=clip.fps, samples=0 if sound is None else len(sound))
         return Item(encoded=item, measures=measures, video=clip, sound=sound)
+
+
+def require_wanted(stop: Stop) -> None:
+    """RequestCancelledError once nobody waits for the prompt."""
+    if stop():
+        raise RequestCancelledError("Nobody waits for this prompt any more.")
 
 
 def _sound_of(clip: VideoClip) -> FloatArray:

@@ -17,6 +17,7 @@ import numpy as np
 from omni_core.encoder.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
 from omni_core.errors import ConfigError, ContextLengthError, OmniError, RequestError
 from omni_core.media import MediaLimits
+from omni_core.media.patience import Stop, never
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
@@ -35,7 +36,7 @@ from omni_qwen3.payloads import Prompt
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.chat import ChatEncoder
 from omni_qwen3.preprocess.inputs import EncoderInputs, grid_array
-from omni_qwen3.preprocess.media import Item, MediaLoader
+from omni_qwen3.preprocess.media import Item, MediaLoader, require_wanted
 from omni_qwen3.preprocess.rope import rope_index
 from omni_qwen3.preprocess.settings import PromptConfig, Settings, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
@@ -84,7 +85,7 @@ class Preprocessor:
         self, model_path: str, limits: MediaLimits, *, remembered: int = DEFAULT_ENTRIES
     ) -> None:
         self._settings = load_settings(model_path)
-        self._chat = ChatEncoder(model_path)
+        self._chat = ChatEncoder(model_path, self._settings.context_length)
         features = AudioFeatures(self._settings.audio)
         self._loader = MediaLoader(self._settings, features, limits, remembered=remembered)
         self._inputs = EncoderInputs(self._settings, features)
@@ -107,7 +108,8 @@ class Preprocessor:
             messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
             packed: bytes | None = work.payload.get("tool_use")
             use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
-            prompt = self.prompt(messages, work.params, () if use is None else use.tools)
+            tools = () if use is None else use.tools
+            prompt = self.prompt(messages, work.params, tools, work.stop)
         except OmniError as error:
             return error
         if packed is not None:
@@ -115,21 +117,27 @@ class Preprocessor:
         return cast(Payload, prompt)
 
     def prompt(
-        self, messages: tuple[Message, ...], params: RequestParams, tools: tuple[Tool, ...] = ()
+        self,
+        messages: tuple[Message, ...],
+        params: RequestParams,
+        tools: tuple[Tool, ...] = (),
+        stop: Stop = never,
     ) -> Prompt:
         """Everything the encoders and the Thinker need of `messages` and of functions to call.
 
         Raises RequestError for messages the model cannot take, MediaError for media that cannot be
-        read, ContextLengthError when prompt and requested reply exceed the context.
+        read, ContextLengthError when prompt and requested reply exceed the context, and
+        RequestCancelledError once `stop` says that nobody waits.
         """
         placeholders = self._chat.encode(messages, tools)
         _check_placeholders(placeholders, messages, self._settings.prompt)
         # Each item has a placeholder: before any of too many is fetched.
         check_length(len(placeholders), params, self._settings.context_length)
-        encoded = self._loader.fetch(messages, params.media)
+        encoded = self._loader.fetch(messages, params.media, stop)
         recalled = self._loader.recall(encoded)
         with self._decoding if None in recalled else nullcontext():
-            media = self._loader.decode(encoded, recalled, params.media)
+            media = self._loader.decode(encoded, recalled, params.media, stop)
+            require_wanted(stop)
             prompt = self._prompt(placeholders, media, params)
             self._loader.remember(media)
         return prompt

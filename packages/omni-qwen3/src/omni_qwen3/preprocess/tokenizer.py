@@ -37,6 +37,8 @@ class TextTokenizer:
         )
         self.special = {token.text: token.token_id for token, special in added.items() if special}
         """{special token: id}."""
+        self.longest = max(map(len, [*vocabulary.base, *(token.text for token in added)]))
+        """Characters that a token can stand for at most: a letter of the vocabulary is a byte."""
         for token in added:
             if self._backend.token_to_id(token.text) != token.token_id:
                 raise ConfigError(

@@ -63,6 +63,7 @@ SERVER_FIELDS: Final[Mapping[str, Field]] = {
     "metrics_access": choice("who may read /metrics", "auto", "open", "key"),
     "cors_origin": words("origins of web pages that may call the API, or *", _ORIGIN),
     "rate_limit": whole("requests a minute for each client", least=1, optional=True),
+    "max_realtime_sessions": whole("realtime sessions at once", least=1),
     "playground": choice("whether there is a page to talk with the model, at /", "on", "off"),
     "access_log": text("file for one line of JSON a request; - is standard output", optional=True),
 }
@@ -87,6 +88,7 @@ SERVER_DEFAULTS: Final[Mapping[str, Any]] = {
     "metrics_access": "auto",
     "cors_origin": None,
     "rate_limit": None,
+    "max_realtime_sessions": 128,
     "playground": "on",
     "access_log": None,
 }

@@ -106,6 +106,9 @@ CorsOrigin: TypeAlias = Annotated[
 RateLimit: TypeAlias = Annotated[
     int | None, typer.Option(help="Requests a minute for each client; no limit if not set.")
 ]
+MaxRealtimeSessions: TypeAlias = Annotated[
+    int | None, typer.Option(help="Realtime sessions at once, 128 if not set.")
+]
 Playground: TypeAlias = Annotated[
     str | None, typer.Option(help="The page to talk with the model, at /: on (if not set) or off.")
 ]

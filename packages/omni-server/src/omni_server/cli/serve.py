@@ -47,6 +47,7 @@ from omni_server.cli.options import (
     MaxBodyMib,
     MaxInFlight,
     MaxQueue,
+    MaxRealtimeSessions,
     MetricsAccess,
     ModelPath,
     Playground,
@@ -105,6 +106,7 @@ def serve(
     metrics_access: MetricsAccess = None,
     cors_origin: CorsOrigin = None,
     rate_limit: RateLimit = None,
+    max_realtime_sessions: MaxRealtimeSessions = None,
     playground: Playground = None,
     access_log: AccessLog = None,
 ) -> None:
@@ -152,6 +154,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
         weights_dirs=tuple(map(Path, server["weights_dir"].value or ())),
         profile_dir=Path(p) if (p := server["profile_dir"].value) else None,
         rate_limit=server["rate_limit"].value,
+        max_realtime_sessions=server["max_realtime_sessions"].value,
         playground=server["playground"].value == "on",
     )
 

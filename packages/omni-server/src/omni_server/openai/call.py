@@ -72,12 +72,12 @@ def parse_call(
     request_id: str,
     client_named: Callable[[str | None], str],
     longest_s: float | None,
-    max_inline_bytes: int,
+    max_body_bytes: int,
 ) -> ChatCall:
     """Check a request body against the API and against what this pipeline can do.
 
     `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
-    server lets a request take, `max_inline_bytes` the media that all choices together may carry.
+    server lets a request take, `max_body_bytes` what all choices together may carry of the body.
     """
     chat = decode_body(body, ChatBody, _HINTS)
     check_model(chat.model, served_model_name)
@@ -96,7 +96,7 @@ def parse_call(
         timeout_s=min(filter(None, (chat.timeout, longest_s)), default=None),
     )
     return ChatCall(
-        requests=_choices(request, chat, max_inline_bytes),
+        requests=_choices(request, chat, len(body), max_body_bytes),
         stream=bool(chat.stream),
         wants_audio=wants_audio,
         audio_format=_audio_format(chat, wants_audio),
@@ -105,7 +105,9 @@ def parse_call(
     )
 
 
-def _choices(request: Request, chat: ChatBody, max_inline_bytes: int) -> tuple[Request, ...]:
+def _choices(
+    request: Request, chat: ChatBody, body_bytes: int, max_body_bytes: int
+) -> tuple[Request, ...]:
     """The request once for each choice; where it has seeds, each choice has its own."""
     wanted = chat.n or 1
     if wanted > MAX_CHOICES:
@@ -115,11 +117,10 @@ def _choices(request: Request, chat: ChatBody, max_inline_bytes: int) -> tuple[R
             "'include_timeline' needs 'n' to be 1: each choice has a timeline of its own.",
             param="include_timeline",
         )
-    inline_bytes = _inline_bytes(request)
-    if wanted > 1 and inline_bytes * wanted > max_inline_bytes:
+    if wanted * body_bytes > max_body_bytes:
         raise RequestError(
-            f"'n': each choice carries the {inline_bytes} bytes of media in this request, and "
-            f"together they may be {max_inline_bytes}; ask for fewer choices, or send URLs.",
+            f"'n': the {body_bytes} bytes of this request count once for each choice, and together "
+            f"they may be {max_body_bytes}; ask for fewer choices, or send media as URLs.",
             param="n",
         )
     if wanted > 1:
@@ -140,11 +141,6 @@ def _share(part: Part, shared: Shared) -> Part:
     if isinstance(part, MediaPart) and part.url is not None:
         return msgspec.structs.replace(part, shared=shared)
     return part
-
-
-def _inline_bytes(request: Request) -> int:
-    parts = (part for message in request.messages for part in message.content)
-    return sum(len(part.data or b"") for part in parts if isinstance(part, MediaPart))
 
 
 def seeded(request: Request, choice: int) -> Request:

@@ -82,7 +82,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
-        max_inline_bytes=settings.max_body_bytes,
+        max_body_bytes=settings.max_body_bytes,
     )
     return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
 

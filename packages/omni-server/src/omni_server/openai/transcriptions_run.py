@@ -17,9 +17,10 @@ from functools import partial
 import numpy as np
 
 from omni_core.errors import DeadlineError, OverloadedError, RateLimitError, RequestError
-from omni_core.media.audio import Stop, load_audio
+from omni_core.media.audio import load_audio
 from omni_core.media.clip import float_wav
 from omni_core.media.limits import MediaLimits
+from omni_core.media.patience import Stop
 from omni_core.media.segments import Segment, split_at_pauses
 from omni_core.pipeline import Pipeline
 from omni_core.specs import Ref

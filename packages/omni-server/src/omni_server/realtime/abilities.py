@@ -30,7 +30,10 @@ from omni_server.realtime.settings import (
 )
 from omni_server.realtime.tools import to_tool_use
 
+LOGPROBS: Final = "item.input_audio_transcription.logprobs"
 MOST_METADATA: Final = 16
+MOST_TOOLS_BYTES: Final = 256 * 1024
+"""Of all functions together, as JSON: each response is told of them."""
 _KEY_CHARACTERS: Final = 64
 _VALUE_CHARACTERS: Final = 512
 _TRANSCRIPTION: Final = "audio.input.transcription"
@@ -71,8 +74,7 @@ class Abilities:
     def checked_session(self, settings: SessionSettings) -> SessionSettings:
         """The settings as they will be shown; RequestError names the first that cannot be had."""
         check_model(settings.model, self.served_model_name)
-        if settings.include:
-            raise refuse("session.include", "is not supported: leave it out", "unsupported_value")
+        self._check_include(settings.include)
         if settings.tracing is not None:
             raise refuse("session.tracing", "is not supported: nothing is stored here")
         self._check_input(settings.audio.input)
@@ -81,6 +83,13 @@ class Abilities:
                 f"session.{_TRANSCRIPTION}", "is what a transcription session is for; set it"
             )
         return self._checked(settings, "session")
+
+    def _check_include(self, asked: tuple[str, ...]) -> None:
+        for name in asked:
+            if name != LOGPROBS:
+                raise refuse("session.include", f"has {name[:64]!r}, which is not {LOGPROBS}")
+        if asked and not self.pipeline.info.logprobs:
+            raise refuse("session.include", "cannot be had: the served model gives no logprobs")
 
     def checked_response(self, settings: ResponseSettings) -> ResponseSettings:
         """The same of one response."""
@@ -110,6 +119,11 @@ class Abilities:
             emits = f"this pipeline emits {', '.join(self.pipeline.modalities)} only"
             why = self.pipeline.info.refused_modalities.get("audio", emits)
             raise refuse(f"{path}.output_modalities", f"cannot have audio here: {why}")
+        if len(msgspec.json.encode((settings.tools, settings.tool_choice))) > MOST_TOOLS_BYTES:
+            raise refuse(
+                f"{path}.tools",
+                f"has over {MOST_TOOLS_BYTES} bytes; declare fewer, or shorter ones",
+            )
         to_tool_use(settings, self.pipeline.info, path)
         shown = ("audio",) if settings.speaks else ("text",)
         settings = msgspec.structs.replace(settings, output_modalities=shown)
@@ -158,7 +172,11 @@ class Abilities:
         if not self.hears:
             raise refuse(path, "cannot be had: the served model takes no sound; set it to null")
         if asked.type == "semantic_vad":
-            raise refuse(f"{path}.type", "semantic_vad is not supported; use server_vad, or null")
+            raise refuse(
+                f"{path}.type",
+                "semantic_vad is not supported; use server_vad, whose silence_duration_ms says how "
+                "long to wait, or null and commit turns",
+            )
         if asked.type != "server_vad":
             raise refuse(f"{path}.type", f"{asked.type[:32]!r} is not server_vad", "invalid_value")
         if asked.eagerness is not None:

@@ -29,7 +29,6 @@ from omni_core.types import (
     Usage,
 )
 from omni_server.errors import error_object, internal_error
-from omni_server.metrics import RequestTimer
 from omni_server.openai.reply import timeline_object
 from omni_server.realtime.conversation import to_messages
 from omni_server.realtime.folding import estimate_all
@@ -38,11 +37,10 @@ from omni_server.realtime.items import Item, Json, new_id
 from omni_server.realtime.reply import ReplyWriter
 from omni_server.realtime.settings import ResponseSettings
 from omni_server.realtime.shared import Shared
+from omni_server.realtime.spent import response_usage
 from omni_server.realtime.tools import to_tool_use
-from omni_server.stream import CLIENT_CLOSED_REQUEST
 
 CancelReason: TypeAlias = Literal["turn_detected", "client_cancelled"]
-_SAMPLE_BYTES = {"audio/pcm": 2, "audio/pcmu": 1, "audio/pcma": 1}
 _FOLDS = 4
 """So often a prompt that is too long is cut in half."""
 log = logging.getLogger("omni.server")
@@ -65,6 +63,9 @@ class Answer:
         self.id = new_id("resp")
         self.settings = asked.settings
         self.usage: Usage | None = None
+        self._told_tokens = 0
+        """Of text, so far: all that is known of what a response has cost that does not end by
+        itself."""
         self._timeline: tuple[StageSpan, ...] = ()
         self._shared, self._asked, self._on_end = shared, asked, on_end
         self._reason: CancelReason | None = None
@@ -75,7 +76,8 @@ class Answer:
             self.id,
             shared.conversation if self.is_in_conversation else None,
             speaks=asked.settings.speaks,
-            bytes_per_s=output.rate * _SAMPLE_BYTES[output.name],
+            bytes_per_s=output.bytes_per_s,
+            clock=asyncio.get_running_loop().time,
         )
         self._encoder = encoder(
             output,
@@ -86,14 +88,14 @@ class Answer:
 
     def start(self) -> None:
         """Tell the client, and ask the pipeline."""
-        self._shared.put({"type": "response.created", "response": self._json("in_progress")})
         self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._ended)  # which frees what it holds, whatever fails here
+        self._shared.put({"type": "response.created", "response": self._json("in_progress")})
 
     @property
     def is_in_conversation(self) -> bool:
         """Whether what it says becomes a part of the conversation."""
-        return self.settings.conversation == "auto"
+        return not self.settings.is_apart
 
     async def cancel(self, reason: CancelReason | None = None) -> None:
         """End it in every stage, and wait until it has; harmless after its end."""
@@ -116,25 +118,16 @@ class Answer:
 
     async def _ask(self, items: Sequence[Item]) -> Finished:
         finished: Finished | None = None
-        timer = RequestTimer(self._shared.server.metrics)
-        status = CLIENT_CLOSED_REQUEST
-        try:
+        with self._shared.asking() as timer:
             request = self._request(to_messages(items, self.settings.instructions))
-            with timer.generating():
-                async with aclosing(self._shared.pipeline.batches(request)) as batches:
-                    async for events in batches:
-                        for event in events:
-                            timer.saw(event)
-                            finished = event if isinstance(event, Finished) else finished
-                        await self._hear(events)
+            async with aclosing(self._shared.pipeline.batches(request)) as batches:
+                async for events in batches:
+                    for event in events:
+                        timer.saw(event)
+                        finished = event if isinstance(event, Finished) else finished
+                    await self._hear(events)
             if finished is None:
                 raise StageError("The pipeline ended a request without finishing it.")
-            status = 200
-        except OmniError as error:
-            status = error.status
-            raise
-        finally:
-            timer.end(status)
         self.usage, self._timeline = finished.usage, finished.timeline
         self._shared.spent(finished.usage)
         self._shared.folding.learn(
@@ -146,8 +139,10 @@ class Answer:
         """Tell what came together: text first, for sound says what text said before."""
         for event in events:
             match event:
-                case TextDelta(channel="content", text=text):
-                    self.reply.text(text)
+                case TextDelta(channel=channel, text=text, token_ids=token_ids):
+                    self._told_tokens += len(token_ids)
+                    if channel == "content":
+                        self.reply.text(text)
                 case ToolCallDelta():
                     self.reply.call(event)
                 case _:
@@ -177,7 +172,14 @@ class Answer:
         )
 
     def _ended(self, task: asyncio.Task[Finished]) -> None:
-        """Say how it ended."""
+        """Say how it ended. Whatever fails in that, it has."""
+        try:
+            self._tell_end(task)
+        finally:
+            self._over.set()
+            self._on_end(self)
+
+    def _tell_end(self, task: asyncio.Task[Finished]) -> None:
         status, details, whole = "completed", None, True
         if task.cancelled():
             status, whole = "cancelled", False
@@ -187,10 +189,12 @@ class Answer:
         elif "length" in (task.result().finish_reason, task.result().audio_finish_reason):
             status, whole = "incomplete", task.result().audio_finish_reason != "length"
             details = {"type": "incomplete", "reason": "max_output_tokens"}
-        self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
-        self._shared.put({"type": "response.done", "response": self._json(status, details)})
-        self._over.set()
-        self._on_end(self)
+        if self.usage is None:
+            self._shared.spent(Usage(text_tokens=self._told_tokens))
+        try:
+            self.reply.end("completed" if status == "completed" else "incomplete", is_whole=whole)
+        finally:
+            self._shared.put({"type": "response.done", "response": self._json(status, details)})
 
     def _json(self, status: str, details: Json | None = None) -> Json:
         settings, output = self.settings, self.settings.audio.output
@@ -206,9 +210,15 @@ class Answer:
             "audio": {"output": {"format": output.format.format.json, "voice": output.voice}},
             "max_output_tokens": settings.max_output_tokens,
             "metadata": settings.metadata,
-            "usage": None if self.usage is None else usage_object(self.usage),
+            "usage": self._usage_json(),
             **({"timeline": timeline_object(self._timeline)} if timed else {}),
         }
+
+    def _usage_json(self) -> Json | None:
+        if self.usage is not None:
+            return response_usage(self.usage)
+        told = self._told_tokens
+        return {"output_token_details": {"text_tokens": told}} if told else None
 
 
 def _failed(failure: BaseException) -> Json:
@@ -217,24 +227,3 @@ def _failed(failure: BaseException) -> Json:
     assert isinstance(failure, Exception)
     log.error("a response failed", exc_info=failure)
     return {"type": "failed", "error": error_object(internal_error(failure))["error"]}
-
-
-def usage_object(usage: Usage) -> Json:
-    """`RealtimeResponseUsage`; output tokens are text tokens and frames of sound."""
-    output = usage.text_tokens + usage.audio_tokens
-    media = usage.prompt_audio_tokens + usage.prompt_image_tokens
-    return {
-        "total_tokens": usage.prompt_tokens + output,
-        "input_tokens": usage.prompt_tokens,
-        "output_tokens": output,
-        "input_token_details": {
-            "text_tokens": usage.prompt_tokens - media,
-            "audio_tokens": usage.prompt_audio_tokens,
-            "image_tokens": usage.prompt_image_tokens,
-            "cached_tokens": usage.cached_tokens,
-        },
-        "output_token_details": {
-            "text_tokens": usage.text_tokens,
-            "audio_tokens": usage.audio_tokens,
-        },
-    }

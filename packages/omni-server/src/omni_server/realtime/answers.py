@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import ceil
+from contextlib import ExitStack
 from typing import Final
 
-from omni_core.errors import NotFoundError, RateLimitError, RequestError
+from omni_core.errors import NotFoundError, RequestError
 from omni_server.openai.envelope import require_serving
+from omni_server.rate import Allowance
 from omni_server.realtime.answer import Answer, Asked, CancelReason
+from omni_server.realtime.items import Json
 from omni_server.realtime.shared import Shared
 
 MOST_BESIDE: Final = 4
@@ -34,21 +36,24 @@ class Answers:
         self.none_run.set()
 
     def begin(self, asked: Asked) -> None:
-        """Answer; RequestError where another must end first, other errors where the server takes
-        none now."""
+        """Begin to answer; RequestError where another must end first, other errors where the server
+        takes none now."""
         self._require_place(asked)
         require_serving(self._shared.pipeline)
-        limits = self._count()
-        answer = Answer(self._shared, asked, self._over)
-        self._shared.server.door.enter()
+        with ExitStack() as undo:
+            self._shared.enter()
+            undo.callback(self._shared.leave)
+            allowance = self._shared.count()  # what is refused before takes nothing of the rate
+            answer = Answer(self._shared, asked, self._over)
+            undo.pop_all()
         self.none_run.clear()
-        answer.start()
-        if limits is not None:
-            self._shared.put(limits)
         if answer.is_in_conversation:
             self.active = answer
         else:
             self._beside[answer.id] = answer
+        answer.start()
+        if allowance is not None:
+            self._shared.put(_limits_object(allowance))
 
     async def cancel(self, response_id: str | None, reason: CancelReason) -> None:
         """Cancel that response, or the one in the conversation; harmless if it has just ended."""
@@ -83,7 +88,7 @@ class Answers:
                 await answer.cancel()
 
     def _require_place(self, asked: Asked) -> None:
-        if asked.settings.conversation == "none":
+        if asked.settings.is_apart:
             if len(self._beside) >= MOST_BESIDE:
                 raise RequestError(
                     f"There are {MOST_BESIDE} responses outside of the conversation already; wait "
@@ -97,31 +102,24 @@ class Answers:
                 code="conversation_already_has_active_response",
             )
 
-    def _count(self) -> dict[str, object] | None:
-        """Count one more for the client; `rate_limits.updated` if anybody counts."""
-        if self._shared.limited is None:
-            return None
-        allowance = self._shared.limited.take()
-        if allowance.wait_s:
-            self._shared.server.metrics.refused("request_rate")
-            raise RateLimitError(
-                f"This client may send {allowance.limit} requests a minute; retry after a while.",
-                retry_after_s=ceil(allowance.wait_s),
-            )
-        limit = {
-            "name": "requests",
-            "limit": allowance.limit,
-            "remaining": allowance.remaining,
-            "reset_seconds": round(allowance.reset_s, 3),
-        }
-        return {"type": "rate_limits.updated", "rate_limits": [limit]}
-
     def _over(self, answer: Answer) -> None:
-        self._shared.server.door.leave()
+        self._shared.leave()
         self._ended = [*self._ended[1 - _ENDED_KEPT :], answer.id]
         if answer is self.active:
             self.active = None
         self._beside.pop(answer.id, None)
-        self._on_end(answer)
-        if self.active is None and not self._beside:
-            self.none_run.set()
+        try:
+            self._on_end(answer)
+        finally:
+            if self.active is None and not self._beside:
+                self.none_run.set()
+
+
+def _limits_object(allowance: Allowance) -> Json:
+    limit = {
+        "name": "requests",
+        "limit": allowance.limit,
+        "remaining": allowance.remaining,
+        "reset_seconds": round(allowance.reset_s, 3),
+    }
+    return {"type": "rate_limits.updated", "rate_limits": [limit]}

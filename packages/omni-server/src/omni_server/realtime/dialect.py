@@ -6,8 +6,10 @@ Everything else speaks today's names alone: what comes in is translated before, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
+from omni_core.errors import RequestError
+from omni_server.realtime.events import SessionUpdate, TranscriptionUpdate
 from omni_server.realtime.items import Json
 
 _FORMATS: Final[dict[str, Json]] = {
@@ -37,11 +39,14 @@ _EVENTS: Final = {
 _CONTENT: Final = {"output_text": "text", "output_audio": "audio"}
 
 
+AnyUpdate: TypeAlias = SessionUpdate | TranscriptionUpdate
+
+
 class Dialect(Protocol):
     """How one client speaks."""
 
-    def settings(self, changes: Json) -> Json:
-        """What `session.update` has, in today's names."""
+    def settings(self, event: AnyUpdate) -> Json:
+        """What it has, in today's names."""
 
     def response(self, asked: Json) -> Json:
         """What `response.create` has, in today's names."""
@@ -53,9 +58,16 @@ class Dialect(Protocol):
 class Today:
     """The protocol as it is."""
 
-    def settings(self, changes: Json) -> Json:
-        """See `Dialect`."""
-        return changes
+    def settings(self, event: AnyUpdate) -> Json:
+        """See `Dialect`; RequestError for what is not said any more."""
+        if isinstance(event, SessionUpdate):
+            return event.session
+        raise RequestError(
+            "transcription_session.update is session.update with 'session.type' transcription now, "
+            "unless you send OpenAI-Beta: realtime=v1.",
+            param="type",
+            code="unsupported_event",
+        )
 
     def response(self, asked: Json) -> Json:
         """See `Dialect`."""
@@ -69,9 +81,13 @@ class Today:
 class Beta:
     """The protocol as it was."""
 
-    def settings(self, changes: Json) -> Json:
+    def settings(self, event: AnyUpdate) -> Json:
         """See `Dialect`; nested settings of today may be among them."""
-        return _nested(changes)
+        changes = event.session
+        if isinstance(event, SessionUpdate):
+            return _nested(changes)
+        spoken = {name: value for name, value in changes.items() if name != "modalities"}
+        return {**_nested(spoken), "type": "transcription"}
 
     def response(self, asked: Json) -> Json:
         """See `Dialect`."""
@@ -83,6 +99,9 @@ class Beta:
         if kind == "conversation.item.done":
             return
         told = {**event, "type": _EVENTS.get(kind, kind)}
+        writes_down = "session" in told and told["session"]["type"] == "transcription"
+        if writes_down:
+            told["type"] = f"transcription_{kind}"
         if "session" in told:
             told["session"] = _flat_session(told["session"])
         if "response" in told:
@@ -90,7 +109,7 @@ class Beta:
         if "item" in told:
             told["item"] = _old_item(told["item"])
         yield told
-        if kind == "session.created":
+        if kind == "session.created" and not writes_down:
             conversation = {"id": told["session"]["id"].replace("sess_", "conv_")}
             conversation["object"] = "realtime.conversation"
             yield {

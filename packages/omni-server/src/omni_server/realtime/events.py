@@ -14,6 +14,8 @@ from omni_core.errors import RequestError
 from omni_server.schema.decode import decode_body
 
 MOST_ID_CHARACTERS: Final = 512
+MOST_VALUES: Final = 512 * 1024
+"""Of JSON in one event, and commas in its texts."""
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MOST_ID_CHARACTERS)]
 Index: TypeAlias = Annotated[int, Meta(ge=0)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
@@ -22,11 +24,17 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all have: a name that errors repeat."""
 
-    event_id: str | None = None
+    event_id: Annotated[str, Meta(max_length=MOST_ID_CHARACTERS)] | None = None
 
 
 class SessionUpdate(_Event, tag="session.update", frozen=True, kw_only=True):
     """Change settings: those that are there."""
+
+    session: dict[str, Any]
+
+
+class TranscriptionUpdate(_Event, tag="transcription_session.update", frozen=True, kw_only=True):
+    """The same of a transcription session, in the beta."""
 
     session: dict[str, Any]
 
@@ -90,6 +98,7 @@ class ResponseCancel(_Event, tag="response.cancel", frozen=True, kw_only=True):
 
 ClientEvent: TypeAlias = (
     SessionUpdate
+    | TranscriptionUpdate
     | AudioAppend
     | AudioCommit
     | AudioClear
@@ -122,17 +131,29 @@ class _Named(msgspec.Struct):
 
 def decode_event(text: str) -> ClientEvent:
     """One event; a RequestError names the field at fault."""
+    if _has_many_values(text):
+        raise RequestError(
+            f"The event has more than {MOST_VALUES} values; send less in one.",
+            code="event_too_large",
+        )
     return decode_body(text.encode(), ClientEvent, _HINTS)  # type: ignore[arg-type]  # a union
 
 
 def event_id_of(text: str) -> str | None:
     """The name of an event that may be wrong otherwise, for the error that answers it."""
+    if _has_many_values(text):
+        return None
     try:
         named = msgspec.json.decode(text, type=_Named).event_id
     except (msgspec.DecodeError, RecursionError):
         return None
     short = isinstance(named, str) and len(named) <= MOST_ID_CHARACTERS
     return named if short else None
+
+
+def _has_many_values(text: str) -> bool:
+    """To read and to forget so many would keep everybody waiting, in whatever thread."""
+    return len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES
 
 
 def refuse_binary() -> RequestError:

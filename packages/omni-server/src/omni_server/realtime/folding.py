@@ -23,8 +23,8 @@ from omni_server.realtime.items import (
 )
 from omni_server.realtime.settings import SessionSettings
 
-MOST_MEDIA_BYTES: Final = 64 * 1024 * 1024
-"""Of sound and pictures in one conversation: 20 minutes at 24 kHz."""
+MOST_HELD_BYTES: Final = 64 * 1024 * 1024
+"""Of sound, pictures and text in one conversation: 20 minutes at 24 kHz."""
 _HELD_ON: Final = 0.8
 """The share of that which stays when it is too much."""
 _BYTES_PER_TOKEN: Final = 3.0
@@ -56,23 +56,23 @@ class Folding:
             return list(items)
         retention = settings.retention
         most = self._most_tokens(settings)
-        if self._tokens(items) <= most and _media_bytes(items) <= MOST_MEDIA_BYTES:
+        if self._tokens(items) <= most and _bytes(items) <= MOST_HELD_BYTES:
             return list(items)
         share = retention.retention_ratio
-        return self._newest(items, tokens=share * most, media_bytes=share * MOST_MEDIA_BYTES)
+        return self._newest(items, tokens=share * most, n_bytes=share * MOST_HELD_BYTES)
 
     def held(self, items: Sequence[Item], most_items: int) -> list[Item]:
         """All items if a session may hold so much, else the newest turns."""
-        too_large = _media_bytes(items) > MOST_MEDIA_BYTES
+        too_large = _bytes(items) > MOST_HELD_BYTES
         if not too_large and len(items) <= most_items:
             return list(items)
         share = _HELD_ON if too_large else 1.0
-        return self._newest(items, media_bytes=share * MOST_MEDIA_BYTES, count=most_items)
+        return self._newest(items, n_bytes=share * MOST_HELD_BYTES, count=most_items)
 
     def half(self, items: Sequence[Item]) -> list[Item]:
         """About half of it: the newest turns."""
         half = self._tokens(items) / 2
-        return self._newest(items, tokens=half, media_bytes=MOST_MEDIA_BYTES)
+        return self._newest(items, tokens=half, n_bytes=MOST_HELD_BYTES)
 
     def _most_tokens(self, settings: SessionSettings) -> float:
         asked, context = settings.max_output_tokens, self._context_length
@@ -86,23 +86,23 @@ class Folding:
         items: Sequence[Item],
         *,
         tokens: float = math.inf,
-        media_bytes: float = math.inf,
+        n_bytes: float = math.inf,
         count: float = math.inf,
     ) -> list[Item]:
         """The newest turns that are within these, and at least the last; what the system says
         stays."""
-        left_tokens, left_bytes = self._tokens(items), _media_bytes(items)
+        left_tokens, left_bytes = self._tokens(items), _bytes(items)
         system: list[Item] = []
         start = 0
         begins = [place for place, item in enumerate(items) if _is_said_by("user", item)]
         for begin in begins[1:]:
             left = len(system) + len(items) - start
-            if left_tokens <= tokens and left_bytes <= media_bytes and left <= count:
+            if left_tokens <= tokens and left_bytes <= n_bytes and left <= count:
                 break
             dropped = [item for item in items[start:begin] if not _is_said_by("system", item)]
             system += [item for item in items[start:begin] if _is_said_by("system", item)]
             left_tokens -= self._tokens(dropped)
-            left_bytes -= _media_bytes(dropped)
+            left_bytes -= _bytes(dropped)
             start = begin
         return [*system, *items[start:]]
 
@@ -146,6 +146,5 @@ def _text(text: str) -> float:
     return len(text.encode()) / _BYTES_PER_TOKEN
 
 
-def _media_bytes(items: Sequence[Item]) -> int:
-    contents = (one for item in items if isinstance(item, MessageItem) for one in item.content)
-    return sum(len(one.media.data or b"") for one in contents if isinstance(one, Sound | Image))
+def _bytes(items: Sequence[Item]) -> int:
+    return sum(item.media_bytes + item.characters for item in items)

@@ -5,14 +5,14 @@ Knows bytes and samples. Resamples nothing that a model is to hear: it gets exac
 
 from __future__ import annotations
 
-import binascii
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.errors import PayloadTooLargeError, RequestError
+from omni_core.errors import MediaError, PayloadTooLargeError, RequestError
+from omni_core.media.dataurl import strict_base64
 from omni_core.media.encode import pcm16
 from omni_core.media.encode_stream import Filter, PcmWriter, Resampler, StreamEncoder, Tempo, Writer
 from omni_core.types import FloatArray
@@ -38,6 +38,11 @@ class AudioFormat:
     rate: int
 
     @property
+    def bytes_per_s(self) -> int:
+        """Of sound in it."""
+        return self.rate * (_SAMPLE_BYTES if self.name == "audio/pcm" else 1)
+
+    @property
     def json(self) -> dict[str, str | int]:
         """As the protocol writes it."""
         if self.name == "audio/pcm":
@@ -45,16 +50,21 @@ class AudioFormat:
         return {"type": self.name}
 
 
+def base64_bytes(text: str) -> int:
+    """How many bytes base64 text stands for."""
+    return len(text) // 4 * 3 - text[-2:].count("=")
+
+
 def decode_audio(text: str, param: str) -> bytes:
     """The bytes of base64 text; RequestError for what is none or too long."""
-    if len(text) // 4 * 3 - text[-2:].count("=") > MOST_APPENDED_BYTES:
+    if base64_bytes(text) > MOST_APPENDED_BYTES:
         raise PayloadTooLargeError(
             f"'{param}' holds more than {MOST_APPENDED_BYTES} bytes of sound; send it in pieces.",
             param=param,
         )
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as exc:  # binascii.Error, and text that is not ASCII
+        return strict_base64(text)
+    except MediaError as exc:
         raise RequestError(
             f"'{param}' is not valid base64; use the standard alphabet (A-Z a-z 0-9 + /) with "
             "padding and without line breaks.",

@@ -31,9 +31,10 @@ class InputBuffer:
     def take(self, start: int, stop: int) -> Pcm:
         """The samples from `start` to `stop`, as far as they are here; all before `stop` goes."""
         first, last = self._offset(start), self._offset(stop)
-        taken = np.frombuffer(bytes(self._bytes[first:last]), "<i2").astype(np.int16, copy=False)
-        self.drop_before(stop)
-        return taken
+        whole, self._bytes = self._bytes, self._bytes[last:]  # what stays is short, the turn is not
+        self.start += last // _SAMPLE_BYTES
+        taken = np.frombuffer(whole, "<i2", (last - first) // _SAMPLE_BYTES, first)
+        return taken.astype(np.int16, copy=False)
 
     def drop_before(self, place: int) -> None:
         """Forget what is before `place`."""

@@ -29,6 +29,7 @@ from omni_server.realtime.items import (
     Written,
     new_id,
 )
+from omni_server.realtime.settings import MOST_CHARACTERS
 from omni_server.schema.decode import convert_field, decode_json
 
 MOST_CONTENT_PARTS: Final = 64
@@ -58,12 +59,21 @@ class _Item(msgspec.Struct, kw_only=True):
     arguments: str | None = None
     output: str | None = None
 
+    @property
+    def characters(self) -> int:
+        """Of all text but base64."""
+        texts = [self.name, self.arguments, self.output]
+        texts += [text for one in self.content for text in (one.text, one.transcript)]
+        return sum(len(text) for text in texts if text)
+
 
 def parse_item(
     written: Json, path: str, *, info: ModelInfo, limits: MediaLimits, audio_format: AudioFormat
 ) -> Item:
     """The item that a client writes at `path`; RequestError names the field at fault."""
     asked = convert_field(written, _Item, path)
+    if asked.characters > MOST_CHARACTERS:
+        raise _wrong(path, f"has over {MOST_CHARACTERS} characters of text; send less")
     item_id = asked.id or new_id("item")
     match asked.type:
         case "message":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from omni_core.types import MediaPart, Part, Role, TextPart
 from omni_server.realtime.formats import Pcm
 from omni_server.realtime.heard import heard_text
 
+_PIECE_BYTES: Final = 3 * 2**16
 Json: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["completed", "incomplete", "in_progress"]
 Speaker: TypeAlias = Literal["system", "user", "assistant"]
@@ -31,7 +32,13 @@ def new_id(prefix: str) -> str:
 class Written:
     """Text that was sent or answered."""
 
+    media_bytes: ClassVar[int] = 0
     text: str
+
+    @property
+    def characters(self) -> int:
+        """Of text."""
+        return len(self.text)
 
     def json(self, speaker: Speaker, with_sound: bool) -> Json:
         """As the protocol writes it."""
@@ -72,6 +79,16 @@ class Sound:
         return self.n_bytes / 2 / self.rate
 
     @property
+    def media_bytes(self) -> int:
+        """Of the file."""
+        return len(self.media.data or b"")
+
+    @property
+    def characters(self) -> int:
+        """Of text."""
+        return len(self.transcript or "")
+
+    @property
     def _pcm(self) -> memoryview:
         return memoryview(self.media.data or b"")[len(wav_header(self.rate, 0)) :]
 
@@ -79,7 +96,11 @@ class Sound:
         """The samples are there if they are asked for, as 16-bit ones at their rate."""
         content: Json = {"type": "input_audio", "transcript": self.transcript}
         if with_sound:
-            content["audio"] = base64.b64encode(self._pcm).decode("ascii")
+            pieces = range(0, self.n_bytes, _PIECE_BYTES)  # one call would keep all threads waiting
+            content["audio"] = "".join(
+                base64.b64encode(self._pcm[start : start + _PIECE_BYTES]).decode("ascii")
+                for start in pieces
+            )
         return content
 
     def part(self) -> Part:
@@ -92,6 +113,12 @@ class Image:
     """A picture. Its bytes are not sent back."""
 
     media: MediaPart
+    characters: ClassVar[int] = 0
+
+    @property
+    def media_bytes(self) -> int:
+        """Of the file, 0 of one that is elsewhere."""
+        return len(self.media.data or b"")
 
     def json(self, speaker: Speaker, with_sound: bool) -> Json:
         """As the protocol writes it."""
@@ -106,9 +133,10 @@ class Image:
 class Spoken:
     """What a reply said aloud. The model is told what of it was heard."""
 
+    media_bytes: ClassVar[int] = 0
     said: str = ""
     sent_ms: int = 0
-    """Of sound, so far."""
+    """Of sound, so far; 0 of what a client restored, whose sound nobody knows here."""
     is_whole: bool = False
     """All that was to be said has been sent as sound."""
     heard_ms: int | None = None
@@ -117,11 +145,17 @@ class Spoken:
     """What was not heard is gone for the client as well."""
 
     @property
+    def characters(self) -> int:
+        """Of text."""
+        return len(self.said)
+
+    @property
     def heard(self) -> str:
         """The words that were heard."""
         if self.heard_ms is None:
             return self.said
-        return heard_text(self.said, self.heard_ms, self.sent_ms if self.is_whole else None)
+        whole_ms = self.sent_ms if self.is_whole and self.sent_ms else None
+        return heard_text(self.said, self.heard_ms, whole_ms)
 
     def json(self, speaker: Speaker, with_sound: bool) -> Json:
         """As the protocol writes it."""
@@ -146,19 +180,23 @@ class MessageItem:
 
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": self.status,
-            "role": self.speaker,
-            "content": [one.json(self.speaker, with_sound) for one in self.content],
-        }
+        content = [one.json(self.speaker, with_sound) for one in self.content]
+        return _json(self, "message", role=self.speaker, content=content)
 
     @property
     def sound_bytes(self) -> int:
         """Of what would be shown of it."""
         return sum(one.n_bytes for one in self.content if isinstance(one, Sound))
+
+    @property
+    def media_bytes(self) -> int:
+        """Of sound and images."""
+        return sum(one.media_bytes for one in self.content)
+
+    @property
+    def characters(self) -> int:
+        """Of text."""
+        return sum(one.characters for one in self.content)
 
     @property
     def role(self) -> Role:
@@ -176,23 +214,23 @@ class CallItem:
     """A reply called a function."""
 
     sound_bytes: ClassVar[int] = 0
+    media_bytes: ClassVar[int] = 0
     name: str
     call_id: str = field(default_factory=lambda: new_id("call"))
     arguments: str = ""
     id: str = field(default_factory=lambda: new_id("item"))
     status: Status = "completed"
 
+    @property
+    def characters(self) -> int:
+        """Of text."""
+        return len(self.name) + len(self.arguments)
+
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "function_call",
-            "status": self.status,
-            "name": self.name,
-            "call_id": self.call_id,
-            "arguments": self.arguments,
-        }
+        return _json(
+            self, "function_call", name=self.name, call_id=self.call_id, arguments=self.arguments
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,21 +238,34 @@ class ResultItem:
     """What a function returned."""
 
     sound_bytes: ClassVar[int] = 0
+    media_bytes: ClassVar[int] = 0
     call_id: str
     output: str
     id: str = field(default_factory=lambda: new_id("item"))
     status: Status = "completed"
 
+    @property
+    def characters(self) -> int:
+        """Of text."""
+        return len(self.output)
+
     def json(self, with_sound: bool = False) -> Json:
         """As the protocol writes it."""
-        return {
-            "id": self.id,
-            "object": "realtime.item",
-            "type": "function_call_output",
-            "status": self.status,
-            "call_id": self.call_id,
-            "output": self.output,
-        }
+        return _json(self, "function_call_output", call_id=self.call_id, output=self.output)
 
 
 Item: TypeAlias = MessageItem | CallItem | ResultItem
+
+
+def placed(what: Literal["added", "done"], item: Item, before: str | None) -> Json:
+    """The event that says where an item is in the conversation."""
+    return {
+        "type": f"conversation.item.{what}",
+        "previous_item_id": before,
+        "item": item.json(),
+    }
+
+
+def _json(item: Item, kind: str, **fields: object) -> Json:
+    known = {"id": item.id, "object": "realtime.item", "type": kind, "status": item.status}
+    return {**known, **fields}

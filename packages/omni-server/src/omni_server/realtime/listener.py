@@ -6,6 +6,7 @@ is there for the next. Knows no conversation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +21,6 @@ from omni_server.realtime.input_buffer import InputBuffer
 from omni_server.realtime.settings import TurnDetection
 from omni_server.realtime.together import Runner
 from omni_server.realtime.turns import (
-    SPEECH_WINDOWS,
-    WINDOW_MS,
     Boundary,
     SpeechStarted,
     SpeechStopped,
@@ -83,6 +82,11 @@ class Listener:
         return (self._buffer.end - self._buffer.start) / self.format.rate
 
     @property
+    def room_s(self) -> float:
+        """How much more sound may come; of what is looked through for turns, nothing stays long."""
+        return math.inf if self._follower is not None else self._most_s - self.waiting_s
+
+    @property
     def now_ms(self) -> int:
         """How much has come."""
         return self._ms(self._buffer.end)
@@ -107,10 +111,9 @@ class Listener:
 
     async def push(self, data: bytes) -> AsyncGenerator[Heard, None]:
         """Take bytes of the format; what they show is yielded as soon as it is known."""
-        samples = self._decoder.push(data)
-        step = round(_SLICE_S * self.format.rate)
-        for start in range(0, len(samples), step):
-            piece = samples[start : start + step]
+        step = round(_SLICE_S * self.format.bytes_per_s)
+        for start in range(0, len(data), step):
+            piece = self._decoder.push(data[start : start + step])
             self._buffer.push(piece)
             if self._follower is None:
                 continue
@@ -139,8 +142,7 @@ class Listener:
         place = follower.place_of(boundary.window)
         match boundary:
             case SpeechStarted():
-                padding = follower.detector.settings.prefix_padding_ms * self.format.rate // 1000
-                begin = max(place - padding, self._buffer.start)
+                begin = max(place - self._padding(follower), self._buffer.start)
                 self._buffer.drop_before(begin)
                 return TurnBegan(self._ms(begin))
             case SpeechStopped():
@@ -149,8 +151,11 @@ class Listener:
     def _forget(self, follower: _Follower) -> None:
         """What can be in no turn any more."""
         if not follower.detector.speaks:
-            padding = follower.detector.settings.prefix_padding_ms * self.format.rate // 1000
-            self._buffer.drop_before(follower.place_of(follower.detector.maybe_began) - padding)
+            began = follower.place_of(follower.detector.maybe_began)
+            self._buffer.drop_before(began - self._padding(follower))
+
+    def _padding(self, follower: _Follower) -> int:
+        return follower.detector.padding_ms * self.format.rate // 1000
 
     def _ms(self, place: int) -> int:
         return self._before_ms + place * 1000 // self.format.rate
@@ -162,8 +167,7 @@ class _Follower:
     def __init__(
         self, stream: SpeechStream, rate: int, settings: TurnDetection, start: int, most_s: float
     ) -> None:
-        most_windows = max(SPEECH_WINDOWS, int(most_s * 1000) // WINDOW_MS)
-        self.detector = TurnDetector(settings, most_windows)
+        self.detector = TurnDetector(settings, int(most_s * 1000))
         self._stream, self._start = stream, start
         self._window = WINDOW * rate // RATE
         """Samples of a window, at the rate of the sound."""

@@ -7,7 +7,6 @@ when sound was first sent.
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +22,7 @@ from omni_server.realtime.items import (
     Status,
     Written,
     new_id,
+    placed,
 )
 from omni_server.realtime.shared import Put
 
@@ -41,9 +41,10 @@ class ReplyWriter:
         *,
         speaks: bool,
         bytes_per_s: int,
-        clock: Clock = time.monotonic,
+        clock: Clock,
     ) -> None:
-        """`conversation` is where items go, None for nowhere; sound has `bytes_per_s`."""
+        """`conversation` is where items go, None for nowhere; sound has `bytes_per_s`; `clock`
+        tells seconds."""
         self.items: list[Item] = []
         self._put, self._response_id, self._conversation = put, response_id, conversation
         self._speaks, self._bytes_per_s, self._clock = speaks, bytes_per_s, clock
@@ -58,11 +59,6 @@ class ReplyWriter:
         if self._first_sound_s is None:
             return None
         return self._first_sound_s + self._sent_bytes / self._bytes_per_s
-
-    @property
-    def spoken_items(self) -> int:
-        """How many items there are."""
-        return len(self.items)
 
     def text(self, delta: str) -> None:
         """More text: of the answer, or of what is said aloud."""
@@ -81,9 +77,12 @@ class ReplyWriter:
         self.say("response.output_audio.delta", message.place, content_index=0, delta=delta)
 
     def call(self, event: ToolCallDelta) -> None:
-        """More of a call; one that begins ends what was open."""
+        """More of a call; one that begins ends what was open, but for a message that is spoken: its
+        sound is still to come."""
         if event.name is not None:
-            self._close_open("completed")
+            if not self._speaks:
+                self._close_message("completed")
+            self._close_call("completed")
             self._call = CallItem(
                 call_id=event.call_id, name=event.name, id=new_id("item"), status="in_progress"
             )
@@ -105,9 +104,10 @@ class ReplyWriter:
         message = self._message
         if message is not None and self._speaks:
             message.spoken.is_whole = is_whole
-            if not is_whole:
+            if not is_whole and not message.spoken.is_cut:  # or the client knows better
                 message.spoken.heard_ms = self._played_ms()
-        self._close_open(status)
+        self._close_message(status)
+        self._close_call(status)
 
     def say(self, kind: str, place: _Place, **fields: object) -> None:
         """Send an event about an item."""
@@ -139,19 +139,15 @@ class ReplyWriter:
         self.items.append(item)
         self._put(self._output_item("added", item))
         if self._conversation is not None:
-            before = self._conversation.add(item)
-            self._put(
-                {
-                    "type": "conversation.item.added",
-                    "previous_item_id": before,
-                    "item": item.json(),
-                }
-            )
+            self._put(placed("added", item, self._conversation.add(item)))
 
-    def _close_open(self, status: Status) -> None:
+    def _close_message(self, status: Status) -> None:
         if self._message is not None:
             self._message.close(self)
             self._done(self._message.item, status)
+        self._message = None
+
+    def _close_call(self, status: Status) -> None:
         if self._call is not None:
             self.say(
                 "response.function_call_arguments.done",
@@ -161,19 +157,13 @@ class ReplyWriter:
                 arguments=self._call.arguments,
             )
             self._done(self._call, status)
-        self._message = self._call = None
+        self._call = None
 
     def _done(self, item: Item, status: Status) -> None:
         item.status = status
         self._put(self._output_item("done", item))
         if self._conversation is not None and self._conversation.has(item.id):
-            self._put(
-                {
-                    "type": "conversation.item.done",
-                    "previous_item_id": self._conversation.before(item),
-                    "item": item.json(),
-                }
-            )
+            self._put(placed("done", item, self._conversation.before(item)))
 
     def _output_item(self, what: str, item: Item) -> Json:
         return {

@@ -7,37 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from functools import partial
 from typing import Final, assert_never
 
 import msgspec
 
 from omni_core.errors import OmniError, RequestError
 from omni_server.errors import error_object, internal_error
+from omni_server.offload import LONG_BODY_BYTES, off_loop
 from omni_server.realtime import events
 from omni_server.realtime.abilities import Abilities
 from omni_server.realtime.answer import Answer, Asked
 from omni_server.realtime.answers import Answers
-from omni_server.realtime.conversation import MOST_ITEMS, REPLY_ITEMS
 from omni_server.realtime.dialect import Dialect
+from omni_server.realtime.editor import Editor
 from omni_server.realtime.events import ClientEvent, decode_event, event_id_of
-from omni_server.realtime.formats import Pcm, decode_audio
+from omni_server.realtime.formats import Pcm, base64_bytes, decode_audio
 from omni_server.realtime.idle import IdleTimer
-from omni_server.realtime.item_parser import parse_item
 from omni_server.realtime.items import Item, Json, MessageItem, Sound, new_id
 from omni_server.realtime.listener import Heard, Listener, TurnBegan, TurnEnded
 from omni_server.realtime.scribe import Scribe
-from omni_server.realtime.settings import SessionType, for_response, updated
+from omni_server.realtime.settings import (
+    ResponseSettings,
+    SessionSettings,
+    SessionType,
+    for_response,
+    updated,
+)
 from omni_server.realtime.shared import Shared
 from omni_server.realtime.together import Runner
 from omni_server.realtime.vad import SpeechModel
 
 LEAST_COMMIT_MS: Final = 100
 MOST_TURN_S: Final = 600.0
-MOST_SHOWN_BYTES: Final = 20 * 1024 * 1024
-"""Of sound in one event."""
-_LONG_TEXT: Final = 256 * 1024
-"""Longer events are decoded in a thread."""
+_LONG_SOUND: Final = 256 * 1024
+"""Characters of base64 that take a millisecond."""
+_LONG_TURN: Final = 2 * 1024 * 1024
+"""Samples that are copied in a millisecond or two."""
 log = logging.getLogger("omni.server")
 
 
@@ -62,11 +68,16 @@ class Session:
         self._listener.detect(heard.turn_detection)
         self._answers = Answers(shared, self._answered)
         self._scribe = Scribe(shared)
+        self._editor = Editor(shared, self._scribe)
         self._idle = IdleTimer(self._timed_out)
         self._turn_id = new_id("item")
         """Of the item that the next turn becomes."""
-        self._turn_waits = False
-        """A turn has ended while another was being answered."""
+        self._waiting: Json | None = None
+        """What is asked of the answer to what was said while something else was being answered."""
+        self._is_own = self._has_news = False
+        """What is being answered, the server began by itself; the client has said more since."""
+        self._was_prompted = False
+        """The last that was answered was silence."""
         self._has_spoken = self._is_closed = False
 
     def greet(self) -> None:
@@ -75,19 +86,20 @@ class Session:
 
     async def hear(self, text: str) -> None:
         """One event; what is wrong with it is told, and the session goes on."""
-        event_id = None
+        event: ClientEvent | None = None
+        is_long = len(text) > LONG_BODY_BYTES
         try:
-            if len(text) > _LONG_TEXT:
-                event = await asyncio.to_thread(decode_event, text)
-            else:
-                event = decode_event(text)
-            event_id = event.event_id
+            event = await off_loop(partial(decode_event, text), if_=is_long)
             await self._handle(event)
         except OmniError as error:
-            self.refuse(error, event_id or event_id_of(text))
+            if event is None:
+                event_id = await off_loop(partial(event_id_of, text), if_=is_long)
+            else:
+                event_id = event.event_id
+            self.refuse(error, event_id)
         except Exception as error:  # the request edge: the session goes on
             log.exception("an event failed")
-            self.refuse(internal_error(error), event_id)
+            self.refuse(internal_error(error), None if event is None else event.event_id)
 
     def refuse(self, error: OmniError, event_id: str | None = None) -> None:
         """Tell an error."""
@@ -95,8 +107,9 @@ class Session:
         self._put({"type": "error", "error": told})
 
     async def quiet(self) -> None:
-        """Wait until nothing is being answered."""
+        """Wait until nothing is being answered or written down."""
         await self._answers.none_run.wait()
+        await self._scribe.idle()
 
     async def close(self) -> None:
         """End all that runs."""
@@ -109,10 +122,10 @@ class Session:
         match event:
             case events.AudioAppend():
                 await self._append(event.audio)
-            case events.SessionUpdate():
-                self._update(self._dialect.settings(event.session))
+            case events.SessionUpdate() | events.TranscriptionUpdate():
+                await self._update(self._dialect.settings(event))
             case events.AudioCommit():
-                self._commit()
+                await self._commit()
             case events.AudioClear():
                 self._listener.clear()
                 self._put({"type": "input_audio_buffer.cleared"})
@@ -124,16 +137,17 @@ class Session:
                 )
             case events.ItemCreate():
                 item = await asyncio.to_thread(self._parse, event.item, "item")
-                self._add(item, event.previous_item_id)
+                self._somebody_is_there()
+                self._editor.add_written(item, self.settings, event.previous_item_id)
+                self._has_news = self._is_own
             case events.ItemRetrieve():
-                self._show(self._shared.conversation.get(event.item_id))
+                await self._editor.show(event.item_id)
             case events.ItemTruncate():
-                self._truncate(event)
+                self._editor.truncate(event)
             case events.ItemDelete():
-                self._shared.conversation.delete(event.item_id)
-                self._put({"type": "conversation.item.deleted", "item_id": event.item_id})
+                self._editor.delete(event.item_id)
             case events.ResponseCreate():
-                self._create_response(event.response)
+                await self._respond(event.response or {})
             case events.ResponseCancel():
                 await self._answers.cancel(event.response_id, "client_cancelled")
             case _:
@@ -141,10 +155,12 @@ class Session:
 
     # settings
 
-    def _update(self, changes: Json) -> None:
+    def _updated(self, changes: Json) -> SessionSettings:
+        return self._abilities.checked_session(updated(self.settings, changes))
+
+    async def _update(self, changes: Json) -> None:
         """All of the changes, or none."""
-        before = self.settings
-        settings = self._abilities.checked_session(updated(before, changes))
+        before, settings = self.settings, await asyncio.to_thread(self._updated, changes)
         voice = settings.audio.output.voice
         if self._has_spoken and voice != before.audio.output.voice:
             raise RequestError(
@@ -162,8 +178,7 @@ class Session:
             self._listener.change_format(heard.format.format)
         self._listener.detect(heard.turn_detection)
         self.settings = settings
-        if self._idle_ms is None:
-            self._idle.stop()
+        self._idle.change(self._idle_s)
         self._put({"type": "session.updated", "session": self._session_object()})
 
     def _session_object(self) -> Json:
@@ -176,6 +191,7 @@ class Session:
         if self.settings.type == "transcription":
             names = ("id", "object", "type", "audio", "include")
             shown = {name: shown[name] for name in names}
+            shown["object"] = "realtime.transcription_session"
             del shown["audio"]["output"]
         return shown
 
@@ -189,24 +205,23 @@ class Session:
                 param="audio",
                 code="unsupported_value",
             )
-        if len(audio) > _LONG_TEXT:
-            data = await asyncio.to_thread(decode_audio, audio, "audio")
-        else:
-            data = decode_audio(audio, "audio")
-        if self._listener.waiting_s > self._most_s:
+        if base64_bytes(audio) / self._listener.format.bytes_per_s > self._listener.room_s:
             raise RequestError(
-                f"The input buffer holds {self._most_s:g} s of sound; commit or clear it.",
+                f"The input buffer holds {self._most_s:g} s of sound at most, and has "
+                f"{self._listener.waiting_s:.0f} s; commit or clear it.",
                 param="audio",
                 code="input_audio_buffer_full",
             )
-        async for heard in self._listener.push(data):
-            await self._notice(heard)
+        data = await off_loop(partial(decode_audio, audio, "audio"), if_=len(audio) > _LONG_SOUND)
+        with self._idle.held():
+            async for heard in self._listener.push(data):
+                await self._notice(heard)
 
     async def _notice(self, heard: Heard) -> None:
         detection = self.settings.audio.input.turn_detection
         match heard:
             case TurnBegan(start_ms=start_ms):
-                self._idle.stop()
+                self._somebody_is_there()
                 self._put(
                     {
                         "type": "input_audio_buffer.speech_started",
@@ -215,7 +230,7 @@ class Session:
                     }
                 )
                 if detection is not None and detection.interrupt_response:
-                    self._turn_waits = False
+                    self._waiting = None
                     await self._answers.interrupt()
             case TurnEnded(end_ms=end_ms, samples=samples):
                 self._put(
@@ -225,137 +240,84 @@ class Session:
                         "item_id": self._turn_id,
                     }
                 )
-                self._add_turn(samples)
+                self._add_turn(await self._sound(samples))
                 if detection is not None and detection.create_response:
                     self._answer_turn()
 
-    def _commit(self) -> None:
+    async def _commit(self) -> None:
         if self._listener.waiting_s * 1000 < LEAST_COMMIT_MS:
             raise RequestError(
                 f"The input buffer holds {self._listener.waiting_s * 1000:.0f} ms of sound; a turn "
                 f"has at least {LEAST_COMMIT_MS} ms.",
                 code="input_audio_buffer_commit_empty",
             )
-        self._add_turn(self._listener.commit())
+        self._somebody_is_there()
+        self._add_turn(await self._sound(self._listener.commit()))
 
-    def _add_turn(self, samples: Pcm) -> None:
-        sound = Sound.of(samples, self._listener.format.rate)
+    async def _sound(self, samples: Pcm) -> Sound:
+        make = partial(Sound.of, samples, self._listener.format.rate)
+        return await off_loop(make, if_=len(samples) > _LONG_TURN)
+
+    def _add_turn(self, sound: Sound) -> None:
         item = MessageItem(id=self._turn_id, speaker="user", content=[sound])
         self._turn_id = new_id("item")
-        self._fold(MOST_ITEMS - 1)
-        before = self._shared.conversation.last_id
-        self._put(
-            {
-                "type": "input_audio_buffer.committed",
-                "previous_item_id": before,
-                "item_id": item.id,
-            }
-        )
-        self._add(item)
+        self._editor.add_turn(item, self.settings)
 
     def _answer_turn(self) -> None:
-        """By itself; where that cannot be, the client is told."""
-        if self.settings.type == "transcription":
-            return
+        """By itself."""
+        if self.settings.type == "realtime":
+            self._answer_or_wait({})
+
+    def _answer_or_wait(self, asked: Json) -> None:
+        """Answer as is asked, after what is being answered; where that cannot be, the client is
+        told."""
         if self._answers.active is not None:
-            self._turn_waits = True
+            self._waiting = asked if self._waiting is None else self._waiting
             return
         try:
-            self._create_response(None)
+            self._begin(self._response_settings(asked))
+            self._is_own = True
         except OmniError as error:
             self.refuse(error)
 
-    # items
-
-    def _show(self, item: Item) -> None:
-        if item.sound_bytes > MOST_SHOWN_BYTES:
-            raise RequestError(
-                f"Item {item.id!r} holds more than {MOST_SHOWN_BYTES} bytes of sound, too many for "
-                "one event.",
-                param="item_id",
-                code="item_too_large",
-            )
-        shown = item.json(with_sound=True)
-        self._put({"type": "conversation.item.retrieved", "item": shown})
-
     def _parse(self, written: Json, path: str) -> Item:
-        return parse_item(
-            written,
-            path,
-            info=self._shared.pipeline.info,
-            limits=self._shared.server.settings.media,
-            audio_format=self._listener.format,
-        )
-
-    def _add(self, item: Item, after: str | None = None) -> None:
-        before = self._shared.conversation.add(item, after)
-        self._fold(MOST_ITEMS)
-        shown = item.json()
-        for what in ("added", "done"):
-            self._put(
-                {
-                    "type": f"conversation.item.{what}",
-                    "previous_item_id": before,
-                    "item": shown,
-                }
-            )
-        asked = self.settings.audio.input.transcription
-        if asked is None or not isinstance(item, MessageItem):
-            return
-        for index, content in enumerate(item.content):
-            if isinstance(content, Sound) and content.transcript is None:
-                self._scribe.write(item.id, index, content, asked)
-
-    def _fold(self, most_items: int) -> None:
-        """Forget old turns of a session that nobody has answered for long."""
-        conversation = self._shared.conversation
-        conversation.keep(self._shared.folding.held(conversation.items, most_items))
-
-    def _truncate(self, event: events.ItemTruncate) -> None:
-        self._shared.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
-        self._put(
-            {
-                "type": "conversation.item.truncated",
-                "item_id": event.item_id,
-                "content_index": event.content_index,
-                "audio_end_ms": event.audio_end_ms,
-            }
-        )
+        return self._editor.parse(written, path, self._listener.format)
 
     # responses
 
-    def _create_response(self, asked: Json | None) -> None:
+    async def _respond(self, asked: Json) -> None:
+        """Answer, as the client asks: now, or after what the server answers by itself if the client
+        has said more since that began, which it may not have heard of yet."""
+        settings = await off_loop(partial(self._response_settings, asked), if_=bool(asked))
+        chosen = settings.input
+        if chosen is None:
+            if self._has_news and self._answers.active is not None and not settings.is_apart:
+                self._waiting, self._has_news = asked, False
+                return
+            items = None
+        else:
+            where = self._listener.format
+            items = await asyncio.to_thread(self._editor.chosen, chosen, where)
+        self._begin(settings, items)
+        self._was_prompted = False
+        if not settings.is_apart:
+            self._is_own = False
+
+    def _response_settings(self, asked: Json) -> ResponseSettings:
         if self.settings.type == "transcription":
             raise RequestError("A transcription session answers nothing.", code="unsupported_event")
-        changes = self._dialect.response(asked or {})
-        settings = self._abilities.checked_response(for_response(self.settings, changes))
-        self._answers.begin(
-            Asked(
-                settings=settings,
-                items=self._items_for(settings.input),
-                may_fold=self.settings.truncation != "disabled",
-            )
-        )
-        self._idle.stop()
+        changes = self._dialect.response(asked)
+        return self._abilities.checked_response(for_response(self.settings, changes))
 
-    def _items_for(self, written: tuple[Json, ...] | None) -> list[Item]:
-        """Those that are to be answered: the conversation as far as it fits, or others."""
-        conversation = self._shared.conversation
-        if written is None:
-            if self._answers.active is None:
-                self._fold(MOST_ITEMS - REPLY_ITEMS)
-                conversation.keep(self._shared.folding.kept(conversation.items, self.settings))
-            return conversation.items
-        if len(written) > MOST_ITEMS:
-            raise RequestError(
-                f"'response.input' has over {MOST_ITEMS} items.", param="response.input"
-            )
-        return [
-            conversation.get(str(one.get("id")))
-            if one.get("type") == "item_reference"
-            else self._parse(one, f"response.input[{index}]")
-            for index, one in enumerate(written)
-        ]
+    def _begin(self, settings: ResponseSettings, items: list[Item] | None = None) -> None:
+        """Answer these items, or the conversation as far as it fits."""
+        if items is None:
+            items = self._editor.whole(self.settings, may_fold=self._answers.active is None)
+        may_fold = self.settings.truncation != "disabled"
+        self._answers.begin(Asked(settings=settings, items=items, may_fold=may_fold))
+        if not settings.is_apart:
+            self._idle.stop()
+            self._has_news = False
 
     def _answered(self, answer: Answer) -> None:
         """One response has ended."""
@@ -363,22 +325,30 @@ class Session:
         self._has_spoken |= spoke_until_s is not None
         if self._is_closed or not answer.is_in_conversation:
             return
-        if self._turn_waits:
-            self._turn_waits = False
-            self._answer_turn()
-        elif self._idle_ms is not None and not self._listener.speaks:
-            playing_s = max(0.0, (spoke_until_s or 0.0) - time.monotonic())
-            self._idle.start(playing_s + self._idle_ms / 1000)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._answer_or_wait(waiting)
+        elif self._idle_s is not None and not self._listener.speaks and not self._was_prompted:
+            now_s = asyncio.get_running_loop().time()
+            self._idle.start(max(now_s, spoke_until_s or now_s), self._idle_s)
 
     # silence
 
     @property
-    def _idle_ms(self) -> int | None:
+    def _idle_s(self) -> float | None:
         detection = self.settings.audio.input.turn_detection
-        return None if detection is None else detection.idle_timeout_ms
+        if detection is None or detection.idle_timeout_ms is None:
+            return None
+        return detection.idle_timeout_ms / 1000
+
+    def _somebody_is_there(self) -> None:
+        """A person, or a program for one, has done something: this silence is over."""
+        self._idle.stop()
+        self._was_prompted = False
 
     def _timed_out(self) -> None:
-        """Nobody has said anything for a while: go on without."""
+        """Nobody has said anything for a while: go on without, once for each silence."""
+        self._was_prompted = True
         now_ms = self._listener.now_ms
         start_ms = now_ms - round(self._listener.waiting_s * 1000)
         self._put(
@@ -390,7 +360,8 @@ class Session:
             }
         )
         if now_ms - start_ms >= LEAST_COMMIT_MS:
-            self._add_turn(self._listener.commit())
+            silence = self._listener.commit()
+            self._add_turn(Sound.of(silence, self._listener.format.rate))
         self._answer_turn()
 
     def _put(self, event: Json) -> None:

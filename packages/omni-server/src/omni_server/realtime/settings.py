@@ -5,16 +5,20 @@ Knows names, types and ranges of the protocol. What of it this server can do is 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from omni_core.errors import RequestError
+from omni_server.realtime.events import MOST_ID_CHARACTERS
 from omni_server.realtime.formats import G711_RATE, PCM_RATE, AudioFormat, FormatName
+from omni_server.realtime.items import Json
 from omni_server.schema.decode import convert_field
 
-Json: TypeAlias = dict[str, Any]
+MOST_CHARACTERS: Final = 1024 * 1024
+"""Of a text: several times what a context holds."""
+MOST_PROMPT_CHARACTERS: Final = 16 * 1024
 SessionType: TypeAlias = Literal["realtime", "transcription"]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
@@ -23,6 +27,9 @@ Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 MostTokens: TypeAlias = Tokens | Literal["inf"]
 Pause: TypeAlias = Annotated[int, Meta(ge=0, le=60_000)]
 IdleTime: TypeAlias = Annotated[int, Meta(ge=100, le=600_000)]
+Instructions: TypeAlias = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+Prompt: TypeAlias = Annotated[str, Meta(max_length=MOST_PROMPT_CHARACTERS)]
+Name: TypeAlias = Annotated[str, Meta(max_length=MOST_ID_CHARACTERS)]
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 
 _NULL_IS_A_VALUE: Final = frozenset(
@@ -65,28 +72,28 @@ class FormatSettings(_Settings, frozen=True, kw_only=True):
 class NoiseReduction(_Settings, frozen=True, kw_only=True):
     """A filter before the model."""
 
-    type: str
+    type: Name
 
 
 class InputTranscription(_Settings, frozen=True, kw_only=True):
     """That turns are written down, too."""
 
-    model: str | None = None
-    language: str | None = None
-    prompt: str = ""
+    model: Name | None = None
+    language: Name | None = None
+    prompt: Prompt = ""
 
 
 class TurnDetection(_Settings, frozen=True, kw_only=True):
     """How the server finds turns."""
 
-    type: str = "server_vad"
+    type: Name = "server_vad"
     threshold: Share = 0.5
     prefix_padding_ms: Pause = 300
     silence_duration_ms: Pause = 500
     create_response: bool = True
     interrupt_response: bool = True
     idle_timeout_ms: IdleTime | None = None
-    eagerness: str | None = None
+    eagerness: Name | None = None
 
 
 class AudioInput(_Settings, frozen=True, kw_only=True):
@@ -102,7 +109,7 @@ class AudioOutput(_Settings, frozen=True, kw_only=True):
     """What goes out."""
 
     format: FormatSettings = FormatSettings()
-    voice: str | None = None
+    voice: Name | None = None
     speed: Speed = 1.0
 
 
@@ -130,11 +137,11 @@ class Retention(_Settings, frozen=True, kw_only=True):
 class Answering(_Settings, frozen=True, kw_only=True):
     """Settings that a single response may have otherwise."""
 
-    instructions: str = ""
+    instructions: Instructions = ""
     output_modalities: tuple[Literal["text", "audio"], ...] = ("audio",)
     audio: Audio = Audio()
     tools: tuple[Json, ...] = ()
-    tool_choice: str | Json = "auto"
+    tool_choice: Name | Json = "auto"
     parallel_tool_calls: bool = True
     max_output_tokens: MostTokens = "inf"
     temperature: Temperature | None = None
@@ -152,9 +159,9 @@ class Answering(_Settings, frozen=True, kw_only=True):
 class SessionSettings(Answering, frozen=True, kw_only=True):
     """All settings of a session."""
 
-    model: str
+    model: Name
     type: SessionType = "realtime"
-    include: tuple[str, ...] = ()
+    include: tuple[Name, ...] = ()
     tracing: str | Json | None = None
     truncation: Literal["auto", "disabled"] | Retention = "auto"
 
@@ -171,6 +178,11 @@ class ResponseSettings(Answering, frozen=True, kw_only=True):
     input: tuple[Json, ...] | None = None
     """Items to answer instead of the conversation."""
     metadata: dict[str, str] | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the answer becomes no part of the conversation."""
+        return self.conversation == "none"
 
 
 def updated(settings: SessionSettings, changes: Json) -> SessionSettings:

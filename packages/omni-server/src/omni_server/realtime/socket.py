@@ -93,7 +93,8 @@ class Sessions:
         require_serving(self._context.pipeline)
         if self._open >= settings.max_realtime_sessions:
             raise OverloadedError(
-                f"All {settings.max_realtime_sessions} realtime sessions are taken; retry later."
+                f"All {settings.max_realtime_sessions} realtime sessions are taken; retry "
+                "later, or have its operator raise --max-realtime-sessions."
             )
         match websocket.query_params.get("intent", "conversation"):
             case "conversation":

@@ -11,7 +11,8 @@ from omni_core.errors import RequestError
 from omni_core.specs import ModelInfo
 from omni_core.types import ToolUse
 from omni_server.openai.tools import tool_use
-from omni_server.realtime.settings import Answering, Json, refuse
+from omni_server.realtime.items import Json
+from omni_server.realtime.settings import Answering, refuse
 from omni_server.schema.chat import ChatBody
 from omni_server.schema.decode import convert_field
 

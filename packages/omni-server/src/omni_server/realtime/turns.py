@@ -38,13 +38,15 @@ Boundary: TypeAlias = SpeechStarted | SpeechStopped
 class TurnDetector:
     """Follows one stream, window by window."""
 
-    def __init__(self, settings: TurnDetection, most_windows: int) -> None:
-        """Speech that lasts for `most_windows` is a turn, though it may go on."""
+    def __init__(self, settings: TurnDetection, most_ms: int) -> None:
+        """Speech that lasts for `most_ms`, the padding before it included, is a turn, though it may
+        go on."""
         self.settings = settings
         self.speaks = False
         self.windows = 0
         """So many have been seen."""
-        self._most_windows = most_windows
+        self._most_ms = most_ms
+        self._last = 0
         self._likely = 0
         self._unlikely = 0
         self._began = 0
@@ -53,6 +55,11 @@ class TurnDetector:
     def maybe_began(self) -> int:
         """The first window that may yet turn out to be the beginning of speech."""
         return self._began if self.speaks else self.windows - self._likely
+
+    @property
+    def padding_ms(self) -> int:
+        """Of what comes before speech: as asked for, but leaving half of a turn to the speech."""
+        return min(self.settings.prefix_padding_ms, self._most_ms // 2)
 
     def push(self, probability: float) -> Boundary | None:
         """Take the next window; what it shows."""
@@ -65,13 +72,15 @@ class TurnDetector:
             return None
         self.speaks, self._unlikely = True, 0
         self._began = self.windows - self._likely
+        windows = (self._most_ms - self.padding_ms) // WINDOW_MS
+        self._last = self._began + max(windows, SPEECH_WINDOWS)
         return SpeechStarted(self._began)
 
     def _while_speech(self, probability: float) -> SpeechStopped | None:
         least = max(self.settings.threshold - _HYSTERESIS, _LEAST_THRESHOLD)
         self._unlikely = self._unlikely + 1 if probability < least else 0
         is_silent = self._unlikely * WINDOW_MS >= max(self.settings.silence_duration_ms, 1)
-        if not is_silent and self.windows - self._began < self._most_windows:
+        if not is_silent and self.windows < self._last:
             return None
         self.stop()
         return SpeechStopped(self.windows)
