@@ -14,6 +14,7 @@ import av
 import numpy as np
 
 from omni_core.coordinator.aborts import Silent
+from omni_core.encoder.media import MediaLoader
 from omni_core.media import MediaLimits
 from omni_core.pipeline import Health, Pipeline, StageHealth
 from omni_core.types import (
@@ -27,7 +28,7 @@ from omni_core.types import (
 )
 from omni_qwen3.defaults import describe
 from omni_qwen3.preprocess.audio import AudioFeatures
-from omni_qwen3.preprocess.media import MediaLoader
+from omni_qwen3.preprocess.rules import Rules
 from omni_qwen3.preprocess.settings import load_settings
 
 RATE = 16_000
@@ -112,7 +113,9 @@ def correlation(one: FloatArray, other: FloatArray) -> float:
 def encoder_hears(checkpoint: str, requests: list[Request]) -> FloatArray:
     """The samples at 16 kHz of all sounds in the requests, by the checkpoint's preprocessing."""
     settings = load_settings(checkpoint)
-    loader = MediaLoader(settings, AudioFeatures(settings.audio), MediaLimits(), remembered=0)
+    loader = MediaLoader(
+        Rules(settings, AudioFeatures(settings.audio)), MediaLimits(), remembered=0
+    )
     options, heard = MediaOptions(), []
     for request in requests:
         items = loader.fetch(request.messages, options)

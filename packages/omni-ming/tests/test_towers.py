@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-import torch
-from golden_files import arrays, assert_close
-
 from omni_core.specs import StageConfig, StageContext
 from omni_ming import encoders
+
 
 def context(model_path: str) -> StageContext:
     return StageContext(

@@ -57,7 +57,7 @@ def ask(
 
 def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LOADERS:
-        monkeypatch.setattr(f"omni_qwen3.preprocess.media.{name}", None)
+        monkeypatch.setattr(f"omni_core.encoder.media.{name}", None)
 
 
 def contents(prompt: Prompt) -> list[Any]:

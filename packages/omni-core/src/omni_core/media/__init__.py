@@ -15,12 +15,13 @@ from omni_core.media.encode import (
 )
 from omni_core.media.fetch import fetch, media_bytes
 from omni_core.media.image import load_image
-from omni_core.media.limits import MediaLimits
+from omni_core.media.limits import LET_THROUGH, MediaLimits
 from omni_core.media.once import SharedFetches
 from omni_core.media.video import VideoClip, load_video
 
 __all__ = [
     "AUDIO_MEDIA_TYPES",
+    "LET_THROUGH",
     "MediaLimits",
     "RequestBudget",
     "SharedFetches",

@@ -47,9 +47,7 @@ def pixel_range(frames: int, settings: PatchSettings, options: MediaOptions) -> 
     return min(low, high), high
 
 
-def video_grid(
-    shape: tuple[int, ...], settings: PatchSettings, options: MediaOptions
-) -> list[int]:
+def video_grid(shape: tuple[int, ...], settings: PatchSettings, options: MediaOptions) -> list[int]:
     """[time, height, width] in patches of a clip of `shape` (T, height, width, 3) once resized."""
     frames, height, width = shape[:3]
     low, high = pixel_range(frames, settings, options)

@@ -3,8 +3,8 @@
 Whisper's encoder without its fixed length, then a convolution that thins out and two layers. Knows
 mel frames and clips. Knows nothing of requests. Attribute names are the checkpoint's.
 
-Each clip is computed as if it were alone. The authors pad the clips of one prompt to the longest and
-mask nothing, so that a clip depends on its neighbours (see docs/ming.md).
+Each clip is computed as if it were alone. The authors pad the clips of one prompt to the longest
+and mask nothing, so that a clip depends on its neighbours (see docs/ming.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Block(nn.Module):
         width = config.n_state
         self.attn = Attention(config)
         self.attn_ln = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.mlp_ln = nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:

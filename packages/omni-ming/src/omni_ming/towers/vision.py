@@ -1,7 +1,7 @@
 """The vision tower: patches of pictures and video frames to rows of the Thinker, of length 1.
 
-Knows patches and grids. Knows nothing of requests. Attribute names are the checkpoint's. The mergers
-of deeper layers that a checkpoint has are not here: nothing reads what they make.
+Knows patches and grids. Knows nothing of requests. Attribute names are the checkpoint's. The
+mergers of deeper layers that a checkpoint has are not here: nothing reads what they make.
 """
 
 from __future__ import annotations

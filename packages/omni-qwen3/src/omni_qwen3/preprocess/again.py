@@ -9,20 +9,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from omni_core.encoder.patches import image_patches
-from omni_core.media import MediaLimits, load_audio, load_image, load_video
+from omni_core.media import LET_THROUGH, load_audio, load_image, load_video
 from omni_core.types import ByteArray, FloatArray
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import Settings, load_settings
 from omni_qwen3.preprocess.video import video_patches
-
-_LET_THROUGH = MediaLimits(
-    max_pixels=(1 << 31) - 1,  # FFmpeg takes no more
-    max_audio_seconds=float("inf"),
-    max_video_seconds=float("inf"),
-    max_frames=1 << 40,
-    max_video_pixels=1 << 40,
-    decode_timeout_s=float("inf"),
-)
 
 
 class MediaAgain:
@@ -34,20 +25,20 @@ class MediaAgain:
 
     def image(self, encoded: ByteArray, grid: list[int]) -> FloatArray:
         """Patches (P, 3 * temporal_patch * patch * patch) of a picture."""
-        picture = load_image(encoded.tobytes(), _LET_THROUGH)
+        picture = load_image(encoded.tobytes(), LET_THROUGH)
         return image_patches(picture, grid, self._settings.image)
 
     def video(self, encoded: ByteArray, grid: list[int], fps: float, max_frames: int) -> FloatArray:
         """Patches (P, 3 * temporal_patch * patch * patch) of a video sampled as before."""
         clip = load_video(
-            encoded.tobytes(), _LET_THROUGH, fps=fps, max_frames=max_frames, with_audio=False
+            encoded.tobytes(), LET_THROUGH, fps=fps, max_frames=max_frames, with_audio=False
         )
         return video_patches(clip.frames, grid, self._settings.video)
 
     def sound(self, encoded: ByteArray, padded_samples: int) -> FloatArray:
         """Mel frames (mel_bins, frames) of a clip or a video's sound track."""
         rate = self._features.sample_rate
-        sound = load_audio(encoded.tobytes(), _LET_THROUGH, sample_rate=rate)
+        sound = load_audio(encoded.tobytes(), LET_THROUGH, sample_rate=rate)
         [frames] = self._features([sound], padded_samples)
         return frames
 

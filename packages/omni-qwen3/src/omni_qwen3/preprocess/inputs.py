@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from omni_core.encoder.media import Item
 from omni_core.encoder.patches import image_patches
 from omni_core.encoder.payloads import Visual
 from omni_core.media.keys import item_row_keys, media_key
 from omni_core.types import ByteArray, IntArray, MediaOptions
 from omni_qwen3.payloads import Audio, Video
 from omni_qwen3.preprocess.audio import FRAMES_PER_CHUNK, AudioFeatures, audio_tokens
-from omni_qwen3.preprocess.media import Item
 from omni_qwen3.preprocess.settings import Settings
 from omni_qwen3.preprocess.tokens import MediaSizes
 from omni_qwen3.preprocess.video import video_patches

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import fields
 from typing import cast
 
-import msgspec
 import numpy as np
 
-from omni_core.encoder.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
-from omni_core.errors import ConfigError, ContextLengthError, OmniError, RequestError
+from omni_core.encoder.media import Item, MediaLoader, require_wanted
+from omni_core.encoder.options import DEFAULT_ENTRIES
+from omni_core.encoder.prompts import (
+    DECODING_AT_ONCE,
+    check_length,
+    check_raw,
+    made_prompt,
+    media_limits,
+    prompt_scheduler,
+    remembered_items,
+)
+from omni_core.errors import ContextLengthError, OmniError, RequestError
 from omni_core.media import MediaLimits
 from omni_core.media.patience import Stop, never
 from omni_core.scheduler.base import Scheduler, Work
-from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
 from omni_core.types import (
     IntArray,
@@ -30,52 +37,23 @@ from omni_core.types import (
     Payload,
     RequestParams,
     Tool,
-    ToolUse,
 )
 from omni_qwen3.payloads import Prompt
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.chat import ChatEncoder
 from omni_qwen3.preprocess.inputs import EncoderInputs, grid_array
-from omni_qwen3.preprocess.media import Item, MediaLoader, require_wanted
 from omni_qwen3.preprocess.rope import rope_index
-from omni_qwen3.preprocess.settings import PromptConfig, Settings, load_settings
+from omni_qwen3.preprocess.rules import Rules
+from omni_qwen3.preprocess.settings import PromptConfig, load_settings
 from omni_qwen3.preprocess.tokens import MediaSizes, expand, expanded_length, rows_of
-
-DECODING_AT_ONCE = 4
-"""Requests whose media are decoded at a time, which takes cores and memory; waiting for hosts takes
-neither, so many more may wait (the stage's `max_concurrency`)."""
 
 
 def build(ctx: StageContext) -> Scheduler:
     """The stage's scheduler; `options` of the stage are fields of `MediaLimits`, and how many items
     it remembers."""
     ctx.report("loading tokenizer and processors")
-    remembered = whole_number(ctx.stage, CACHE_ENTRIES, DEFAULT_ENTRIES, least=0)
-    preprocessor = Preprocessor(ctx.model_path, _limits(ctx), remembered=remembered)
-    return SimpleScheduler(
-        preprocessor.compute,
-        max_batch=ctx.stage.max_batch,
-        max_wait_ms=ctx.stage.max_wait_ms,
-        max_concurrency=ctx.stage.max_concurrency,
-        more_stats=preprocessor.stats,
-    )
-
-
-def _limits(ctx: StageContext) -> MediaLimits:
-    known = [field.name for field in fields(MediaLimits)]
-    given = {name: value for name, value in ctx.stage.options.items() if name != CACHE_ENTRIES}
-    problems = [
-        f"stage {ctx.stage.name!r} has no option {name!r}; it takes "
-        f"{', '.join([*known, CACHE_ENTRIES])}"
-        for name in given
-        if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
-    try:
-        return msgspec.convert(given, MediaLimits)
-    except msgspec.ValidationError as exc:
-        raise ConfigError(f"options of stage {ctx.stage.name!r}: {exc}") from exc
+    limits, remembered = media_limits(ctx), remembered_items(ctx)
+    return prompt_scheduler(ctx, Preprocessor(ctx.model_path, limits, remembered=remembered))
 
 
 class Preprocessor:
@@ -87,34 +65,18 @@ class Preprocessor:
         self._settings = load_settings(model_path)
         self._chat = ChatEncoder(model_path, self._settings.context_length)
         features = AudioFeatures(self._settings.audio)
-        self._loader = MediaLoader(self._settings, features, limits, remembered=remembered)
+        rules = Rules(self._settings, features)
+        self._loader = MediaLoader(rules, limits, remembered=remembered)
         self._inputs = EncoderInputs(self._settings, features)
         self._decoding = threading.BoundedSemaphore(DECODING_AT_ONCE)
 
     def compute(self, works: list[Work]) -> list[Payload | OmniError]:
         """One prompt, or the error of its request, for each of `works`."""
-        return [self._result(work) for work in works]
+        return [made_prompt(self, work) for work in works]
 
     def stats(self) -> dict[str, float]:
         """Media items that were met before, and those that were not."""
         return self._loader.stats()
-
-    def _result(self, work: Work) -> Payload | OmniError:
-        try:
-            if (text := work.payload.get("read_aloud")) is not None:
-                return cast(Payload, self.reading(text))
-            if (raw := work.payload.get("prompt")) is not None:
-                return cast(Payload, self.raw(raw, work.params))
-            messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
-            packed: bytes | None = work.payload.get("tool_use")
-            use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
-            tools = () if use is None else use.tools
-            prompt = self.prompt(messages, work.params, tools, work.stop)
-        except OmniError as error:
-            return error
-        if packed is not None:
-            prompt["tool_use"] = packed
-        return cast(Payload, prompt)
 
     def prompt(
         self,
@@ -168,9 +130,9 @@ class Preprocessor:
         tokens, ContextLengthError when prompt and requested reply exceed the context.
         """
         ids = np.array(self._chat.raw(prompt)) if isinstance(prompt, str) else prompt
-        if not len(ids):
-            raise RequestError("the prompt is empty", param="prompt")
-        _check_tokens(ids, self._settings)
+        config = self._settings.prompt
+        media = (config.image_token_id, config.audio_token_id, config.video_token_id)
+        check_raw(ids, self._settings.vocab_size, media)
         check_length(len(ids), params, self._settings.context_length, param="prompt")
         positions = np.broadcast_to(np.arange(len(ids), dtype=np.float32), (3, len(ids)))
         return Prompt(input_ids=ids, positions=positions, rope_delta=0.0, routed=[], raw=True)
@@ -211,43 +173,6 @@ class Preprocessor:
             config=self._settings.prompt,
         )
         return Prompt(input_ids=ids, positions=positions, rope_delta=delta, routed=[])
-
-
-def check_length(
-    prompt_tokens: int, params: RequestParams, context_length: int, *, param: str = "messages"
-) -> None:
-    """ContextLengthError unless the prompt and the reply the caller asks for fit the context;
-    `param` is what the prompt is made of."""
-    wanted = params.sampling_for("thinker").over(params.sampling).max_tokens
-    if prompt_tokens >= context_length:
-        less = " or send less or smaller media" if param == "messages" else ""
-        raise ContextLengthError(
-            f"the prompt has {prompt_tokens} tokens and the model's context is {context_length}, "
-            f"which must also hold the reply; shorten the {param}{less}",
-            param=param,
-        )
-    if wanted is not None and prompt_tokens + wanted > context_length:
-        raise ContextLengthError(
-            f"the prompt's {prompt_tokens} tokens plus max_tokens {wanted} exceed the model's "
-            f"context of {context_length}; ask for at most {context_length - prompt_tokens} tokens "
-            f"or shorten the {param}",
-            param="max_tokens",
-        )
-
-
-def _check_tokens(ids: IntArray, settings: Settings) -> None:
-    """All must be tokens of the Thinker, and none a row that an encoder would fill."""
-    if ids.min() < 0 or ids.max() >= settings.vocab_size:
-        raise RequestError(
-            f"token ids of this model are 0 to {settings.vocab_size - 1}", param="prompt"
-        )
-    config = settings.prompt
-    if np.isin(ids, (config.image_token_id, config.audio_token_id, config.video_token_id)).any():
-        raise RequestError(
-            "the prompt has a place for an image, audio or video, and there is none to put in; "
-            "send media in messages",
-            param="prompt",
-        )
 
 
 def _check_placeholders(

@@ -1,7 +1,8 @@
 """The media of a request, fetched, decoded and measured, with errors that name the item.
 
-Knows messages and omni_core.media. Makes no patches, features or tokens. An item that was sent
-before, and is to be read as it was then, is not decoded again: its measures are remembered.
+Knows messages and omni_core.media; what an item measures is the model's (`MediaRules`). Makes no
+patches, features or tokens. An item that was sent before, and is to be read as it was then, is not
+decoded again: its measures are remembered.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from PIL import Image
 
-from omni_core.encoder.patches import image_grid
 from omni_core.errors import RequestCancelledError, RequestError
 from omni_core.media import (
     MediaLimits,
@@ -28,9 +28,6 @@ from omni_core.media.keys import media_key
 from omni_core.media.patience import Stop, never
 from omni_core.scheduler.cache import LRU
 from omni_core.types import FloatArray, MediaKind, MediaOptions, MediaPart, Message
-from omni_qwen3.preprocess.audio import AudioFeatures
-from omni_qwen3.preprocess.settings import Settings
-from omni_qwen3.preprocess.video import video_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +70,36 @@ class Item:
         return not (self.image is None and self.video is None and self.sound is None)
 
 
+class MediaRules(Protocol):
+    """How a model takes media."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Of sound, in Hz."""
+
+    @property
+    def sampling(self) -> tuple[float, int]:
+        """Frames to sample of a second of video, and the most of one video, if a request does not
+        say."""
+
+    def image_grid(self, image: Image.Image, options: MediaOptions) -> list[int]:
+        """[1, height, width] in patches; OmniError for a picture that cannot be."""
+
+    def video_grid(self, shape: tuple[int, ...], options: MediaOptions) -> list[int]:
+        """[time, height, width] in patches of frames of `shape` (T, height, width, 3)."""
+
+    def check_sound(self, samples: FloatArray) -> None:
+        """OmniError for a clip (n,) that cannot be encoded."""
+
+
 class MediaLoader:
     """Loads and measures what messages refer to, as densely as request or checkpoint ask.
 
     Remembers the measures of the last `remembered` items. Safe to share by threads.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        features: AudioFeatures,
-        limits: MediaLimits,
-        *,
-        remembered: int,
-    ) -> None:
-        self._settings = settings
-        self._features = features
+    def __init__(self, rules: MediaRules, limits: MediaLimits, *, remembered: int) -> None:
+        self._rules = rules
         self._limits = limits
         self._fetches = SharedFetches()
         self._measures: LRU[Measures] = LRU(max_entries=remembered)
@@ -158,7 +169,7 @@ class MediaLoader:
             n_frames, height, width, _ = item.video.frames.shape
             budget.add_pixels(n_frames * height * width)
         if item.sound is not None:
-            budget.add_audio(len(item.sound) / self._features.sample_rate)
+            budget.add_audio(len(item.sound) / self._rules.sample_rate)
 
     def remember(self, items: Sequence[Item]) -> None:
         """Recall these from now on: their content is on its way to the encoders."""
@@ -173,13 +184,12 @@ class MediaLoader:
 
     def sampling(self, options: MediaOptions) -> tuple[float, int]:
         """Frames to sample of a second of video, and the most of one video."""
-        fps, count = options.video_fps, options.video_max_frames
-        return (
-            self._settings.video_fps if fps is None else float(fps),
-            min(
-                self._settings.video_max_frames if count is None else count, self._limits.max_frames
-            ),
-        )
+        fps, count = self._rules.sampling
+        if options.video_fps is not None:
+            fps = float(options.video_fps)
+        if options.video_max_frames is not None:
+            count = options.video_max_frames
+        return fps, min(count, self._limits.max_frames)
 
     def _key(self, part: MediaPart, data: bytes, options: MediaOptions) -> bytes:
         area = (options.min_pixels, options.max_pixels)
@@ -197,15 +207,15 @@ class MediaLoader:
     def _decode(
         self, item: Encoded, options: MediaOptions, limits: MediaLimits, stop: Stop
     ) -> Item:
-        settings, data = self._settings, item.data
+        data = item.data
         match item.kind:
             case "image":
                 image = load_image(data, limits)
-                grid = image_grid(image, settings.image, options)
+                grid = self._rules.image_grid(image, options)
                 return Item(encoded=item, measures=Measures(grid=grid), image=image)
             case "audio":
-                sound = load_audio(data, limits, sample_rate=self._features.sample_rate, stop=stop)
-                self._features.check(sound)
+                sound = load_audio(data, limits, sample_rate=self._rules.sample_rate, stop=stop)
+                self._rules.check_sound(sound)
                 return Item(encoded=item, measures=Measures(samples=len(sound)), sound=sound)
             case "video":
                 return self._decode_video(item, options, limits, stop)
@@ -222,14 +232,14 @@ class MediaLoader:
             fps=fps,
             max_frames=max_frames,
             with_audio=options.use_audio_in_video,
-            sample_rate=self._features.sample_rate,
+            sample_rate=self._rules.sample_rate,
             stop=stop,
         )
-        grid = video_grid(clip.frames.shape, self._settings.video, options)
+        grid = self._rules.video_grid(clip.frames.shape, options)
         sound = None
         if options.use_audio_in_video:
             sound = _sound_of(clip)
-            self._features.check(sound)
+            self._rules.check_sound(sound)
         measures = Measures(grid=grid, fps=clip.fps, samples=0 if sound is None else len(sound))
         return Item(encoded=item, measures=measures, video=clip, sound=sound)
 
