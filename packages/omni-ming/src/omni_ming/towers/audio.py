@@ -22,11 +22,6 @@ WEIGHTS = "audio."
 PROJECTOR_WEIGHTS = "linear_proj_audio."
 
 
-def audio_tokens(frames: int) -> int:
-    """Rows of a clip of `frames` mel frames: two convolutions halve them, rounding up."""
-    return ((frames - 1) // 2) // 2 + 1
-
-
 class Attention(nn.Module):
     """Full attention inside each clip."""
 
