@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from golden_files import arrays, assert_close
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import FloatArray
+from omni_ming.vae.encoder import load_encoder, reference_latents
 from omni_ming.vae.stream import Push, StreamingVae
 
 LATENTS = 36
@@ -104,3 +106,20 @@ def test_many_at_once_equal_each_alone(vae: StreamingVae) -> None:
     for n, sound in enumerate(made):
         assert_close(sound, alone[n])
     assert vae.steps - before < sum(-(-len(part) // 4) for part in rows)
+
+
+@torch.inference_mode()
+def test_a_reference_is_encoded(tiny_checkpoint: str) -> None:
+    golden, encoder = arrays("vae"), load_encoder(tiny_checkpoint)
+    sound, rate = soundfile.read(f"{tiny_checkpoint}/talker/data/spks/prompt.wav", dtype="float32")
+    assert rate == encoder.config.sample_rate
+    padded = torch.nn.functional.pad(torch.from_numpy(sound), (-len(sound) % 14112, 0))
+    assert len(padded) == golden["enc.padded_len"]
+    mean, deviation = encoder(padded)
+    assert_close(mean, golden["enc.mean"][0])
+    assert_close(deviation, golden["enc.std"][0])
+    noise = torch.from_numpy(golden["enc.noise"][0])
+    assert_close(reference_latents(encoder, sound, noise), golden["enc.latent"][0])
+    drawn = reference_latents(encoder, sound, 0)
+    assert torch.equal(drawn, reference_latents(encoder, sound, 0))
+    assert not torch.equal(drawn, reference_latents(encoder, sound, 1))
