@@ -113,8 +113,8 @@ def test_rows_of_a_video(grids: str, vision: VisionTower) -> None:
 
 
 def test_frames_of_sound(settings: Settings) -> None:
-    """To what float32 spectra are good for in quiet bands: the golden is off by 3.7e-5 from the same
-    in float64, ours by 2.8e-5."""
+    """To what float32 spectra are good for in quiet bands: the golden is off by 3.7e-5 from the
+    same in float64, ours by 2.8e-5."""
     golden, features = arrays("towers"), AudioFeatures(settings.audio)
     clips = [features(golden[f"audio_wav{n}"]) for n in range(2)]
     assert [features.frames(len(golden[f"audio_wav{n}"])) for n in range(2)] == [150, 77]
@@ -165,7 +165,7 @@ def test_vision_memory_is_estimated(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("frames", [200, 3000])
 def test_audio_memory_is_estimated(dtype: torch.dtype, frames: int) -> None:
     config = AudioConfig(
-        n_mels=128, n_ctx=1500, n_state=320, n_head=4, n_layer=2, kernel=3, stride=2,
+        n_mels=128, n_ctx=1500, n_state=320, n_head=4, n_layer=2,
         thinker_hidden_size=1024,
     )  # fmt: skip
     tower = AudioTower(config).eval().to(dtype)
