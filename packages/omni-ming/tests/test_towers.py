@@ -162,15 +162,16 @@ def test_vision_memory_is_estimated(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("frames", [200, 3000])
-def test_audio_memory_is_estimated(dtype: torch.dtype, frames: int) -> None:
+@pytest.mark.parametrize("lengths", [[200], [3000], [100] * 30], ids=["short", "long", "many"])
+def test_audio_memory_is_estimated(dtype: torch.dtype, lengths: list[int]) -> None:
     config = AudioConfig(
         n_mels=128, n_ctx=1500, n_state=320, n_head=4, n_layer=2,
         thinker_hidden_size=1024,
     )  # fmt: skip
     tower = AudioTower(config).eval().to(dtype)
-    clip = torch.randn(128, frames).to(dtype)
-    peak = peak_bytes(lambda: tower([clip.clone()]))
+    clips = [torch.randn(128, frames).to(dtype) for frames in lengths]
+    peak = peak_bytes(lambda: tower([clip.clone() for clip in clips]))
+    frames = sum(lengths)
     estimate = audio_bytes(config, dtype.itemsize).of(frames)
     assert peak <= estimate, estimate / peak
     assert frames < 3000 or estimate <= 1.8 * peak, estimate / peak
