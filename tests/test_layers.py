@@ -47,7 +47,7 @@ TORCH_MODULES = (
         "steps/",
     ),
     *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "layers/"),
-    *(f"encoder/{name}.py" for name in ("budget", "cached", "images")),
+    *(f"encoder/{name}.py" for name in ("budget", "cached", "images", "rows")),
     *(f"checkpoint/{name}.py" for name in ("tensorfile", "weights", "renew")),
 )
 

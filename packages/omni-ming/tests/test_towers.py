@@ -20,8 +20,9 @@ from omni_ming.activation import audio_bytes, vision_patch_bytes
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.settings import Settings, load_settings
 from omni_ming.preprocess.video import pair_times, pixel_range, video_patches
-from omni_ming.towers.audio import AudioTower, audio_tokens
+from omni_ming.towers.audio import AudioTower
 from omni_ming.towers.config import AudioConfig, VisionConfig
+from omni_ming.towers.sizes import audio_tokens
 from omni_ming.towers.vision import VisionTower
 
 TABLES: dict[str, Any] = json.loads((GOLDEN / "text.json").read_text(encoding="utf-8"))
@@ -113,8 +114,8 @@ def test_rows_of_a_video(grids: str, vision: VisionTower) -> None:
 
 
 def test_frames_of_sound(settings: Settings) -> None:
-    """To what float32 spectra are good for in quiet bands: the golden is off by 3.7e-5 from the
-    same in float64, ours by 2.8e-5."""
+    """As good as float32 spectra are in quiet bands: the golden is off by 3.7e-5 from the same
+    in float64, ours by 2.8e-5."""
     golden, features = arrays("towers"), AudioFeatures(settings.audio)
     clips = [features(golden[f"audio_wav{n}"]) for n in range(2)]
     assert [features.frames(len(golden[f"audio_wav{n}"])) for n in range(2)] == [150, 77]

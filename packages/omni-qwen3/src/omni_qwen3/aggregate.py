@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from omni_core.errors import StageError
+from omni_core.encoder.rows import in_prompt_order
 from omni_core.scheduler.base import Scheduler
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
@@ -59,12 +59,12 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
         prepared["audio_lengths"] = prompt["audio"]["lengths"]
         media.append((prompt["audio"]["rows"], arrived["audio_encoder"]["audio"]))
     if visual:
-        prepared["visual_index"], prepared["deepstack"] = _in_prompt_order(
+        prepared["visual_index"], prepared["deepstack"] = in_prompt_order(
             [(rows, features["deepstack"]) for rows, features in visual], dim=1
         )
     media += [(rows, features["embeds"]) for rows, features in visual]
     if media:
-        prepared["media_index"], prepared["media_embeds"] = _in_prompt_order(media, dim=0)
+        prepared["media_index"], prepared["media_embeds"] = in_prompt_order(media, dim=0)
         prepared["media_row_keys"] = _row_keys(prompt)
     return cast(Payload, prepared)
 
@@ -74,24 +74,3 @@ def _row_keys(prompt: Prompt) -> IntArray:
     parts = [prompt[kind] for kind in ("audio", "image", "video") if kind in prompt]
     order = np.argsort(np.concatenate([part["rows"] for part in parts]))
     return np.concatenate([part["row_keys"] for part in parts])[order]
-
-
-def _in_prompt_order(parts: list[tuple[IntArray, Any]], dim: int) -> tuple[IntArray, Any]:
-    """Join (rows, features) pairs; returns ascending rows and features along `dim` to match.
-
-    Raises StageError where an encoder has made, or kept, another number of rows.
-    """
-    import torch
-
-    for rows, features in parts:
-        if len(rows) != features.shape[dim]:
-            raise StageError(
-                f"an encoder gave {features.shape[dim]} rows for media with {len(rows)} places in "
-                "the prompt"
-            )
-    if len(parts) == 1:
-        return parts[0]
-    rows = np.concatenate([part for part, _ in parts])
-    order = np.argsort(rows)
-    joined = torch.cat([features for _, features in parts], dim=dim)
-    return rows[order], joined.index_select(dim, torch.from_numpy(order).to(joined.device))

@@ -7,41 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from omni_core.encoder.options import AR_OPTIONS, ENCODER_OPTIONS, MEDIA_OPTIONS
 from omni_core.specs import PipelineConfig, Ref, StageConfig
-
-AR_OPTIONS = dict.fromkeys(
-    (
-        "max_running",
-        "max_batch_tokens",
-        "prefill_chunk",
-        "kv_budget_bytes",
-        "prefix_cache",
-        "lookahead",
-        "coalesce_ms",
-    )
-)
-ENCODER_OPTIONS = ("activation_budget_bytes", "cache_entries", "cache_bytes")
-MEDIA_OPTIONS = dict.fromkeys(
-    (
-        "max_bytes",
-        "max_pixels",
-        "max_audio_seconds",
-        "max_video_seconds",
-        "max_frames",
-        "max_video_pixels",
-        "decode_timeout_s",
-        "request_max_bytes",
-        "request_max_pixels",
-        "request_max_audio_seconds",
-        "request_fetch_timeout_s",
-        "fetch_timeout_s",
-        "max_redirects",
-        "allowed_hosts",
-        "allow_private_addresses",
-        "allowed_media_dir",
-        "cache_entries",
-    )
-)
 
 PREPROCESSING = StageConfig(
     name="preprocessing",

@@ -45,8 +45,10 @@ class AudioSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Token ids around and in place of media."""
+    """Token ids around turns, and around and in place of media."""
 
+    role_start: int
+    role_end: int
     image_start: int
     image_end: int
     image: int
@@ -115,6 +117,8 @@ def _marks(model_path: str, thinker: ThinkerConfig) -> Marks:
         return ids[text]
 
     return Marks(
+        role_start=named("<role>"),
+        role_end=named("</role>"),
         image_start=named("<image>"),
         image_end=named("</image>"),
         image=thinker.image_token_id,

@@ -17,19 +17,10 @@ from torch import nn
 
 from omni_core.layers.segments import attend
 from omni_ming.towers.config import AudioConfig
+from omni_ming.towers.sizes import halved
 
 WEIGHTS = "audio."
 PROJECTOR_WEIGHTS = "linear_proj_audio."
-
-
-def halved(length: int) -> int:
-    """What a convolution of kernel 3, stride 2 and padding 1 makes of a length."""
-    return (length + 1) // 2
-
-
-def audio_tokens(frames: int) -> int:
-    """Rows of a clip of `frames` mel frames."""
-    return halved(halved(frames))
 
 
 class Attention(nn.Module):
