@@ -19,7 +19,7 @@ from omni_ming import encoders
 from omni_ming.activation import audio_bytes, vision_patch_bytes
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.settings import Settings, load_settings
-from omni_ming.preprocess.video import pair_times, pixel_range, video_patches
+from omni_ming.preprocess.video import video_patches
 from omni_ming.towers.audio import AudioTower
 from omni_ming.towers.config import AudioConfig, VisionConfig
 from omni_ming.towers.sizes import audio_tokens
@@ -81,17 +81,6 @@ def test_patches_of_a_video(settings: Settings) -> None:
     grid = arrays("towers")["video_grid_thw"][0].tolist()
     made = video_patches(arrays("towers")["video_u8"], grid, settings.pictures)
     assert_close(made, arrays("towers")["video_pixel_values"])
-
-
-def test_times_of_frame_pairs(settings: Settings) -> None:
-    assert pair_times(4, 2.0, settings.pictures) == [0.25, 1.25]
-    assert pair_times(3, 1.0, settings.pictures) == [0.5, 2.0]
-
-
-def test_areas_of_frames(settings: Settings) -> None:
-    options = MediaOptions()
-    assert pixel_range(4, settings.pictures, options) == (131072, 96 * 131072 * 2 // 4)
-    assert pixel_range(256, settings.pictures, options) == (131072, int(1.05 * 131072))
 
 
 @torch.inference_mode()
