@@ -4,8 +4,10 @@
  * Knows the document and who does what. Everything else is in the other modules.
  */
 
-import { ServerError, apiKey, servedModel } from "./api.js";
+import { ServerError, servedModel } from "./api.js";
 import { Attachments } from "./attachments.js";
+import { History } from "./history.js";
+import { KeyDialog } from "./key.js";
 import { Problem } from "./problem.js";
 import { offerVoices, options } from "./settings.js";
 import { Speaker, microphoneProblem } from "./sound.js";
@@ -22,14 +24,16 @@ const text = byId("text");
 const transcript = new Transcript(byId("transcript"), byId("conversation"), byId("welcome"));
 const waveform = new Waveform(byId("waveform"));
 const problem = new Problem(byId("problem"), byId("again"), byId("dismiss"), text);
-const attachments = new Attachments(byId("attachments"), (message) => problem.show(new Error(message)));
+const keyDialog = new KeyDialog(byId("key-dialog"), problem);
+const attachments = new Attachments(
+  byId("attachments"), (message) => problem.show(new Error(message)), text);
 const speaker = new Speaker(() => {
   voice?.played();
   show();
 });
 
 let model = null;
-let history = [];
+let history = new History();
 let replying = null; // the AbortController of a written turn
 let voice = null; // the VoiceConversation
 
@@ -44,6 +48,7 @@ function show() {
   byId("talk").disabled = !model || busy || Boolean(noVoice());
   byId("attach").disabled = Boolean(voice);
   byId("new").disabled = busy || Boolean(voice);
+  if (document.activeElement.closest("[hidden]")) text.focus();
 }
 
 /** Why no one can talk here; "" if they can. */
@@ -78,14 +83,7 @@ async function meet() {
 /** Tell the person what went wrong; `again` is what to do when they try again. */
 function fail(error, again) {
   if (error.wantsKey) {
-    byId("key-problem").textContent = apiKey.get() ? error.message : "";
-    byId("key-dialog").showModal();
-    byId("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      apiKey.set(byId("key").value.trim());
-      byId("key-dialog").close();
-      again();
-    };
+    keyDialog.ask(error, again);
     return;
   }
   if (!(error instanceof ServerError)) console.error(error);
@@ -112,7 +110,7 @@ async function send(words, files) {
   show();
   try {
     if (set.speak) await speaker.open(model.sample_rate);
-    speaker.stop();
+    else speaker.stop();
     await ask({ text: words, files, options: set, history, transcript, speaker, signal });
   } catch (error) {
     asked.note("Not answered");
@@ -149,7 +147,16 @@ function stop() {
   replying?.abort();
   speaker.stop();
   show();
-  text.focus();
+}
+
+/** What Escape ends: the reply, or else the settings where they hide the conversation. */
+function escape() {
+  if (voice || replying || speaker.playing) {
+    stop();
+  } else if (byId("composer").offsetParent === null) {
+    openSettings(false);
+    byId("settings-button").focus();
+  }
 }
 
 async function talk() {
@@ -167,11 +174,7 @@ async function talk() {
   mute(false);
   show();
   byId("hang-up").focus();
-  try {
-    await voice.start(set);
-  } catch (error) {
-    hungUp(error);
-  }
+  await voice.start(set);
 }
 
 /** Said once to who listens, not at every piece of sound. */
@@ -204,7 +207,7 @@ function grow() {
 
 function renew() {
   speaker.stop();
-  history = [];
+  history = new History();
   transcript.clear();
   problem.clear();
   show();
@@ -217,9 +220,10 @@ text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !byId("key-dialog").open) stop();
+  if (event.key === "Escape" && !event.isComposing && !keyDialog.open) escape();
 });
 byId("stop").addEventListener("click", stop);
+byId("no-key").addEventListener("click", () => byId("key-dialog").close());
 byId("interrupt").addEventListener("click", stop);
 byId("talk").addEventListener("click", talk);
 byId("hang-up").addEventListener("click", () => voice.stop());
