@@ -200,7 +200,9 @@ def test_a_key_that_names_no_subprotocol_opens_a_conversation(opened: OpenPage) 
 def test_a_connection_that_cannot_be_made_closes_the_microphone(opened: OpenPage) -> None:
     page = opened(microphone=True)
     page.evaluate(MICROPHONE_IN_WINDOW)
-    page.evaluate("window.WebSocket = function () { throw new SyntaxError('no such name'); }")
+    page.evaluate("""() => {
+      window.WebSocket = class { constructor() { throw new SyntaxError("no such name"); } };
+    }""")
     page.get_by_role("button", name="Talk").click()
     told = "The voice connection cannot be opened: no such name"
     expect(page.get_by_role("alert")).to_have_text(told)
