@@ -16,7 +16,18 @@ pytest.importorskip("playwright.sync_api")
 if shutil.which("chromium") is None:
     pytest.skip("there is no chromium; Debian's package is enough", allow_module_level=True)
 
-from person import KEY, KeepPicture, OpenPage, answered, ask, fulfil, illegible, limit, painted
+from person import (
+    KEY,
+    KeepPicture,
+    OpenPage,
+    answered,
+    ask,
+    fulfil,
+    illegible,
+    limit,
+    painted,
+    written,
+)
 from playwright.sync_api import Route, expect
 
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
@@ -51,7 +62,9 @@ def test_who_has_no_key_is_told_and_can_still_enter_one(opened: OpenPage) -> Non
     page.keyboard.press("Escape")
     alert = page.locator("#problem").get_by_role("alert")
     expect(alert).to_have_text("Without an API key, this server answers nothing.")
-    page.get_by_role("button", name="Enter a key").click()
+    expect(page.get_by_role("button", name="Close")).to_be_hidden()
+    expect(page.get_by_role("button", name="Enter a key")).to_be_focused()
+    page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Not now").click()
     expect(alert).to_be_visible()
     page.get_by_role("button", name="Enter a key").click()
@@ -59,6 +72,17 @@ def test_who_has_no_key_is_told_and_can_still_enter_one(opened: OpenPage) -> Non
     dialog.get_by_label("Key").press("Enter")
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
     expect(alert).to_be_hidden()
+
+
+def test_a_server_that_fails_at_first_is_asked_again(opened: OpenPage) -> None:
+    error = {"message": "An error of its own.", "type": "server_error"}
+    page = opened(
+        before=fulfil("v1/models", lambda route: route.fulfill(status=500, json={"error": error}))
+    )
+    expect(page.get_by_role("alert")).to_have_text("An error of its own.")
+    expect(page.get_by_role("button", name="Close")).to_be_hidden()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
 
 def test_sound_that_could_not_be_had_is_asked_for_again(opened: OpenPage) -> None:
@@ -164,7 +188,7 @@ def test_a_busy_server_is_asked_again(opened: OpenPage, picture_of: KeepPicture)
     again.click()
     answered(page)
     expect(page.get_by_role("alert")).to_be_hidden()
-    assert page.locator("#transcript > li").count() == 2
+    assert page.locator("#transcript > article").count() == 2
 
 
 def test_what_the_server_refuses_is_shown_and_not_asked_again(opened: OpenPage) -> None:
@@ -228,3 +252,23 @@ def test_everything_has_a_name_and_a_place_in_the_order(opened: OpenPage) -> Non
         if kind in ("button", "textbox", "combobox", "checkbox", "spinbutton"):
             assert '"' in line, f"without a name: {line}"
     assert 'log "Transcript"' in tree
+
+
+def test_the_keyboard_alone_is_enough_on_a_phone(opened: OpenPage) -> None:
+    page = opened(width=360, height=740)
+    page.get_by_role("button", name="Settings").press("Enter")
+    expect(page.get_by_label("Max tokens")).to_be_visible()
+    page.get_by_label("Max tokens").fill("300")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Settings")).to_be_focused()
+    written(page).fill("Hello")
+    page.get_by_role("button", name="Send").press("Enter")
+    expect(written(page)).to_be_focused()  # not lost with the button, which is away meanwhile
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    page.get_by_role("button", name="Attach").focus()
+    ring = "getComputedStyle(document.activeElement).outline"
+    page.keyboard.press("Tab")
+    assert "2px" in page.evaluate(ring)
+    expect(page.get_by_role("button", name="Talk")).to_be_focused()

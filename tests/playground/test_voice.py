@@ -303,7 +303,7 @@ def test_a_refused_microphone_is_explained(opened: OpenPage, picture_of: KeepPic
     expect(page.get_by_role("alert")).to_contain_text("The microphone was refused. Allow it")
     expect(page.get_by_role("region", name="Voice conversation")).to_be_hidden()
     picture_of(page, "refused")
-    page.get_by_role("button", name="Dismiss").click()
+    page.get_by_role("button", name="Close").click()
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()
 
 

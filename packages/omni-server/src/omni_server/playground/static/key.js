@@ -37,5 +37,6 @@ export class KeyDialog {
     }
     const missing = new ServerError("Without an API key, this server answers nothing.", { retryAfterS: 0 });
     this.problem.show(missing, () => this.ask(missing, this.again), "Enter a key");
+    this.problem.again.focus();
   }
 }

@@ -40,15 +40,17 @@ let voice = null; // the VoiceConversation
 /** Buttons as the moment asks. */
 function show() {
   const busy = Boolean(replying);
+  const focused = document.activeElement; // asked later, a browser has forgotten it
   byId("stop").hidden = Boolean(voice) || !(busy || speaker.playing);
   byId("send").hidden = busy;
   byId("send").disabled = !model;
+  byId("dismiss").hidden = !model; // there is nothing else to do
   byId("voice-panel").hidden = !voice;
   byId("talk").hidden = Boolean(voice);
   byId("talk").disabled = !model || busy || Boolean(noVoice());
   byId("attach").disabled = Boolean(voice);
   byId("new").disabled = busy || Boolean(voice);
-  if (document.activeElement.closest("[hidden]")) text.focus();
+  if (focused.closest("[hidden]")) text.focus();
 }
 
 /** Why no one can talk here; "" if they can. */
@@ -69,6 +71,7 @@ async function meet() {
   try {
     model = await servedModel();
   } catch (error) {
+    error.retryAfterS ??= 0;
     fail(error, meet);
     return;
   }
@@ -149,14 +152,14 @@ function stop() {
   show();
 }
 
-/** What Escape ends: the reply, or else the settings where they hide the conversation. */
+/** What Escape ends: the settings where they hide the conversation, or else the reply. */
 function escape() {
-  if (voice || replying || speaker.playing) {
+  if (byId("composer").offsetParent !== null) {
     stop();
-  } else if (byId("composer").offsetParent === null) {
-    openSettings(false);
-    byId("settings-button").focus();
+    return;
   }
+  openSettings(false);
+  byId("settings-button").focus();
 }
 
 async function talk() {

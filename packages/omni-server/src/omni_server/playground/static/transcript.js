@@ -64,8 +64,8 @@ class Turn {
   constructor(role, name, onGrown) {
     this.words = element("p", { className: "words" });
     this.body = element("div", { className: "body" }, this.words);
-    this.item = element("li", { className: role },
-      element("h3", { className: "unseen", textContent: name }), this.body);
+    this.item = element("article", { className: role },
+      element("h2", { className: "unseen", textContent: name }), this.body);
     this.onGrown = onGrown;
   }
 
