@@ -275,9 +275,9 @@ def environment_apart(session: nox.Session, name: str) -> Path:
 
 @nox.session
 def playground(session: nox.Session) -> None:
-    """Talk, write and fail on the page in a headless Chromium; `-- DIR` keeps the screenshots.
+    """Talk, write and fail on the page in headless browsers; `-- DIR` keeps the screenshots.
 
-    Needs chromium, as Debian packages it.
+    Needs chromium, as Debian packages it; drives Firefox too, with its firefox-esr and pulseaudio.
     """
     if shutil.which("chromium") is None:
         session.skip("there is no chromium here: apt-get install chromium")
