@@ -92,7 +92,7 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the packages' own tests, two files at a time, and those across packages, whose servers
     use all cores."""
-    packages = ["omni-core", *(name + EXTRAS.get(name, "") for name in NEEDS if name != "omni-core")]
+    packages = [name + EXTRAS[name] if name in EXTRAS else name for name in NEEDS]
     install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", "transformers", "openai"))
     shown = "--durations=25"
     if session.posargs:
