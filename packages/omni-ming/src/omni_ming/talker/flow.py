@@ -100,9 +100,9 @@ class Flow:
     ) -> torch.Tensor:
         """Patches (B, patch, latent_dim) float32 for the rows (B, hidden) of as many utterances.
 
-        `history` (B, past, latent_dim) are the latents before, zeros where there are none, and
-        `start` standard normal numbers of the patches' shape. `noise` (steps, B, patch, latent_dim)
-        is scaled by each utterance's sqrt(temperature); None for none.
+        `history` (B, past, latent_dim) float32 are the latents before, zeros where there are none,
+        and `start` standard normal numbers of the patches' shape. `noise` (steps, B, patch,
+        latent_dim) is scaled by each utterance's sqrt(temperature); None for none.
         """
         self.calls += 1
         self.patches += len(rows)
@@ -123,6 +123,6 @@ class Flow:
 
     def _example(self, batch: int) -> tuple[torch.Tensor, ...]:
         x = torch.zeros(batch, *self._shape, device=self._device)
-        history = torch.zeros(batch, *self._past, device=self._device, dtype=self._dtype)
+        history = torch.zeros(batch, *self._past, device=self._device)
         rows = torch.zeros(batch, self._hidden, device=self._device, dtype=self._dtype)
         return x, history, rows, self._moments[0], self._lengths[0]
