@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,10 +29,12 @@ class PartsLoader:
     dtype: str
     after: Callable[[], None]
     """Renew or drop what was computed with the old weights."""
+    folder: str = ""
+    """Of the tensors' files within the checkpoint."""
 
     def check(self, model_path: str) -> None:
         """See `WeightLoader`: everything is made on the meta device, for which nothing is read."""
-        with Checkpoint(model_path) as checkpoint:
+        with Checkpoint(str(Path(model_path) / self.folder)) as checkpoint:
             weights = self._open(checkpoint, "meta")
             for part in self.parts:
                 part.make(weights)
@@ -41,7 +44,7 @@ class PartsLoader:
     def load(self, model_path: str) -> None:
         """See `WeightLoader`. Takes the memory of the largest part beside the model's."""
         try:
-            with Checkpoint(model_path) as checkpoint:
+            with Checkpoint(str(Path(model_path) / self.folder)) as checkpoint:
                 weights = self._open(checkpoint, self.device)
                 for part in self.parts:
                     copy_into(part.made, part.make(weights))
@@ -62,10 +65,16 @@ def loader(
     parts: Sequence[Part[Any]],
     prefixes: tuple[str, ...],
     after: Callable[[], None] = lambda: None,
+    folder: str = "",
 ) -> PartsLoader:
     """The loader of a stage that was built of these parts."""
     return PartsLoader(
-        parts=parts, prefixes=prefixes, device=ctx.device, dtype=ctx.dtype, after=after
+        parts=parts,
+        prefixes=prefixes,
+        device=ctx.device,
+        dtype=ctx.dtype,
+        after=after,
+        folder=folder,
     )
 
 

@@ -1,0 +1,94 @@
+"""The Talker's prompt: what it is told before it speaks, as token ids with gaps for a voice.
+
+Knows the published form. Each piece is encoded by itself, so that no token spans two of them. Knows
+nothing of rows or weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from omni_core.types import FloatArray, IntArray
+from omni_ming.preprocess.tokenizer import TextTokenizer
+from omni_ming.talker.config import CACHE_ROWS, LLM
+
+_SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+_TASK = "Please generate speech based on the following description.\n"
+_MUSIC = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
+"""A text that holds all of these describes music, and is no text to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Voice:
+    """Whom the Talker is to sound like, as far as that is known."""
+
+    speaker: FloatArray | None = None
+    """(speaker_dim,) embedding of the voice."""
+    text: str = ""
+    """What is said in the recording that `latents` are of."""
+    latents: FloatArray | None = None
+    """(n, latent_dim), a whole number of patches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerPrompt:
+    """Token ids, and the rows among them that are no tokens."""
+
+    ids: IntArray
+    """(P,)."""
+    speaker_row: int | None = None
+    """Where the speaker's embedding stands."""
+    patches_from: int = 0
+    """The first row of the reference patches, which are the last rows."""
+
+
+@dataclass(slots=True)
+class _Pieces:
+    encode: Callable[[str], list[int]]
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, *pieces: str) -> int:
+        """Append; the first row behind them."""
+        for piece in pieces:
+            self.ids += self.encode(piece)
+        return len(self.ids)
+
+
+class TalkerPrompts:
+    """Makes prompts of one checkpoint."""
+
+    def __init__(self, model_path: str) -> None:
+        """ConfigError if there is no tokenizer."""
+        self._tokenizer = TextTokenizer(str(Path(model_path) / LLM), CACHE_ROWS)
+
+    def __call__(
+        self, text: str, voice: Voice, *, patches: int = 0, instruction: str = ""
+    ) -> TalkerPrompt:
+        """The prompt for `text`, read as plain text even where it spells a special token;
+        ContextLengthError if it can never be spoken in one go.
+
+        `patches` of the voice's recording follow, if its text is known as well.
+        """
+        cloned = patches if voice.text else 0
+        pieces = _Pieces(self._tokenizer.encode_raw)
+        pieces.add(_SYSTEM, "<|im_start|>user\n", _TASK)
+        speaker_row = None
+        if voice.speaker is not None:
+            speaker_row = pieces.add("  speaker_1:", "<|vision_start|>")
+            pieces.add("<|vision_pad|>", "<|vision_end|>\n")
+        if not all(word in text for word in _MUSIC):
+            pieces.add(" Text input:\n")
+        if cloned:
+            pieces.ids += self._tokenizer.encode(voice.text)
+        pieces.ids += self._tokenizer.encode(text)
+        pieces.add("<|im_end|>\n", "<|im_start|>assistant\n")
+        if instruction:
+            pieces.ids += self._tokenizer.encode(instruction)
+            pieces.add("<|im_end|>")
+        patches_from = pieces.add("<audio>")
+        pieces.add(*["<audioPatch>"] * cloned)
+        return TalkerPrompt(np.array(pieces.ids), speaker_row, patches_from)
