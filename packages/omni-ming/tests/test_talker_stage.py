@@ -120,7 +120,7 @@ class Stage:
             for name in names:
                 outbox.wait_for("complete", name)
         self.check_empty()
-        return {name: outbox for name in names}
+        return dict.fromkeys(names, outbox)
 
     def check_empty(self) -> None:
         stats = self.engine.stats()

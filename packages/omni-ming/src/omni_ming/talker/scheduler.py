@@ -43,7 +43,9 @@ PUSH_PATCHES: Final = 8
 class Vae(Protocol):
     """Latents to samples, as they come."""
 
-    sample_rate: int
+    @property
+    def sample_rate(self) -> int:
+        """Of the samples, in Hz."""
 
     def open(self) -> Any:
         """A place for one utterance."""
