@@ -12,8 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import nox
@@ -27,30 +26,23 @@ nox.needs_version = ">=2025.2"
 ROOT = Path(__file__).parent.resolve()
 CONSTRAINTS = "constraints/cpu.txt"
 LOWEST = "constraints/lowest.txt"
-SGLANG_ON_CPU = "constraints/sglang-cpu.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 
 #: Each package and the siblings its wheel declares, in the order to install them.
-NEEDS = {
-    "omni-core": (),
-    "omni-qwen3": ("omni-core",),
-    "omni-ming": ("omni-core",),
-    "omni-server": ("omni-core",),
-}
+MODELS = ("omni-qwen3", "omni-ming")
+NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-core": "[grammar,hub,media,templates,testing,torch]", "omni-server": "[realtime]"}
+EXTRAS = {
+    "omni-core": "[grammar,hub,media,templates,testing,torch]",
+    "omni-ming": "[voices]",
+    "omni-server": "[realtime]",
+}
 #: The same where no torch can be had; a package that is not here does nothing without one.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
-IMPORTS_TORCH = re.compile(
-    r"^ *(import torch|from torch|from \S+engine\.(common|torch_engine))\b", re.MULTILINE
-)
+IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
-#: What the tests of a package compare it with.
-REFERENCES = {
-    "omni-qwen3": ("transformers",),
-    "omni-ming": ("transformers",),
-    "omni-server": ("openai",),
-}
+#: What the tests of a package compare it with, and so do those across packages.
+REFERENCES = {"omni-qwen3": ("transformers",), "omni-server": ("openai",)}
 ONE_THREAD = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 #: Variables that could bring the tree, or a choice of plugins, into an environment outside it.
 OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI_PLUGINS": None}
@@ -60,44 +52,28 @@ ENGINE_FEATURES = "tests/test_parity_variants.py"
 COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
-    *(
-        f"tests/test_parity{part}.py"
-        for part in ("", "_variants", "_processes", "_mixed", "_ranks")
-    ),
+    *(f"tests/test_parity{of}.py" for of in ("", "_variants", "_processes", "_mixed", "_ranks")),
     "tests/faults/test_aborted.py",
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
 )
 #: What users install today; the constraints hold the oldest openai that we test.
 NEWEST_OPENAI = "openai==3.57.0"
-#: Clients that need an environment of their own: tests, the variable that names what to run there.
-CLIENTS_APART = {
-    "litellm": (("tests/clients/test_litellm.py",), "OMNI_LITELLM", "litellm"),
-    "livekit": (
-        ("tests/clients/test_livekit.py", "tests/clients/test_livekit_realtime.py"),
-        "OMNI_LIVEKIT_PYTHON",
-        "python",
-    ),
-}
-QUIET_ENCODERS = {**ONE_THREAD, "SVT_LOG": "0"}
+#: Clients that need an environment of their own, and what is run there, as OMNI_<CLIENT> names it.
+CLIENTS_APART = {"litellm": "litellm", "livekit": "python"}
 
 
 def install(
-    session: nox.Session,
-    *packages: str,
-    tools: tuple[str, ...] = (),
-    constraints: str = CONSTRAINTS,
+    session: nox.Session, *packages: str, tools: Iterable[str] = (), constraints: str = CONSTRAINTS
 ) -> None:
     """Install our packages, as in "omni-core[media]", from this tree, and tools, under constraints.
 
     A session's environment is kept, and so is the install while nothing it depends on has changed:
     asking pip again costs half a minute.
     """
-    editable = [f"--editable=packages/{name}" for name in packages]
-    wanted = ["-q", "-c", constraints, *editable, *tools]
-    folders = [name.partition("[")[0] for name in packages]
-    read = [constraints, *(f"packages/{folder}/pyproject.toml" for folder in folders)]
-    content = "".join([*wanted, *(Path(file).read_text() for file in read)])
+    wanted = ["-q", "-c", constraints, *(f"--editable=packages/{p}" for p in packages), *tools]
+    read = [f"packages/{name.partition('[')[0]}/pyproject.toml" for name in packages]
+    content = "".join([*wanted, *(Path(file).read_text() for file in (constraints, *read))])
     digest = hashlib.sha256(content.encode()).hexdigest()
     stamp = Path(session.virtualenv.location) / "omni-install"
     if not (stamp.exists() and stamp.read_text() == digest):
@@ -116,9 +92,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the packages' own tests, two files at a time, and those across packages, whose servers
     use all cores."""
-    references = [tool for tools in REFERENCES.values() for tool in tools]
-    packages = [name + EXTRAS[name] if name == "omni-server" else name for name in NEEDS]
-    install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", *references))
+    packages = [name + EXTRAS[name] if name in EXTRAS else name for name in NEEDS]
+    install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", "transformers", "openai"))
     shown = "--durations=25"
     if session.posargs:
         session.run("pytest", shown, *session.posargs, env=ONE_THREAD)
@@ -166,11 +141,7 @@ def has_cpu_torch(session: nox.Session) -> bool:
 
 
 def run_alone(
-    session: nox.Session,
-    package: str,
-    constraints: str,
-    extras: str | None = None,
-    *options: str,
+    session: nox.Session, package: str, constraints: str, extras: str | None = None, *options: str
 ) -> None:
     """Install one package with its declared siblings and run its tests."""
     tools = (*TEST_TOOLS, *REFERENCES.get(package, ()))
@@ -190,7 +161,8 @@ def minimums(session: nox.Session, package: str) -> None:
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build the wheels, install them outside the tree and serve from there; `-- DIR` keeps them."""
-    with outside() as place:
+    with tempfile.TemporaryDirectory(prefix="omni-outside-") as outside:
+        place = Path(outside)
         built = build_wheels(session, place)
         session.run("python", "tests/wheels/metadata.py", str(built))
         core = installed(session, place / "core", *built.glob("omni_core-*.whl"))
@@ -205,7 +177,8 @@ def wheels(session: nox.Session) -> None:
 @nox.session
 def outsider(session: nox.Session) -> None:
     """Install a stranger's plugin beside our wheels and run its own tests, all outside the tree."""
-    with outside() as place:
+    with tempfile.TemporaryDirectory(prefix="omni-outside-") as outside:
+        place = Path(outside)
         package = shutil.copytree("tests/outsider", place / "package")
         built = build_wheels(session, place)
         tools = ("pytest", "openai")
@@ -213,13 +186,6 @@ def outsider(session: nox.Session) -> None:
         with session.chdir(package):
             command = ("-m", "pytest", *session.posargs)
             session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
-
-
-@contextmanager
-def outside() -> Iterator[Path]:
-    """A directory away from the tree, removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="omni-outside-") as directory:
-        yield Path(directory)
 
 
 def build_wheels(session: nox.Session, place: Path) -> Path:
@@ -260,8 +226,8 @@ def parity(session: nox.Session) -> None:
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
     session.run("python", "-c", f"from omni_qwen3.tiny import build; build({tiny!r}, seed=0)")
-    compared = ("tests/parity/reference.py", "--checkpoint", tiny, "--check")
-    session.run("python", *compared, env=ONE_THREAD)
+    reference = "tests/parity/reference.py"
+    session.run("python", reference, "--checkpoint", tiny, "--check", env=ONE_THREAD)
     session.run("pytest", ENGINE_FEATURES, env=ONE_THREAD)
 
 
@@ -283,7 +249,7 @@ def clients(session: nox.Session) -> None:
     """Use a live server as openai-python's users do, and as Open WebUI does, by curl."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
-    apart = [f"--ignore={file}" for files, _, _ in CLIENTS_APART.values() for file in files]
+    apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
     session.run("pytest", *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
 
 
@@ -293,11 +259,11 @@ def clients_apart(session: nox.Session) -> None:
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     programs = {
-        variable: str(environment_apart(session, name) / program)
-        for name, (_, variable, program) in CLIENTS_APART.items()
+        f"OMNI_{name.upper()}": str(environment_apart(session, name) / program)
+        for name, program in CLIENTS_APART.items()
     }
-    files = [file for files, _, _ in CLIENTS_APART.values() for file in files]
-    session.run("pytest", *files, *session.posargs, env=ONE_THREAD | programs)
+    files = [str(f) for name in CLIENTS_APART for f in Path("tests/clients").glob(f"test_{name}*")]
+    session.run("pytest", *sorted(files), *session.posargs, env=ONE_THREAD | programs)
 
 
 def environment_apart(session: nox.Session, name: str) -> Path:
@@ -314,9 +280,9 @@ def environment_apart(session: nox.Session, name: str) -> Path:
 
 @nox.session
 def playground(session: nox.Session) -> None:
-    """Talk, write and fail on the page in a headless Chromium; `-- DIR` keeps the screenshots.
+    """Talk, write and fail on the page in headless browsers; `-- DIR` keeps the screenshots.
 
-    Needs chromium, as Debian packages it.
+    Needs chromium, as Debian packages it; drives Firefox too, with its firefox-esr and pulseaudio.
     """
     if shutil.which("chromium") is None:
         session.skip("there is no chromium here: apt-get install chromium")
@@ -327,24 +293,21 @@ def playground(session: nox.Session) -> None:
         "OMNI_SAID": "What is the capital of France, and how many people live there?",
         "OMNI_INTERRUPTION": "Stop, please. Tell me about the weather instead.",
     }
-    environment = ONE_THREAD | {"OMNI_SCREENSHOTS": str(place)}
+    pictures = Path(*session.posargs[:1] or [place]).resolve()
+    pictures.mkdir(parents=True, exist_ok=True)
+    environment = ONE_THREAD | {"OMNI_SCREENSHOTS": str(pictures)}
     for name, sentence in said.items():
         environment[name] = str(place / f"{name}.wav")
         session.run("hibari", sentence, "--seed", "0", "-o", environment[name])
     session.run("pytest", "tests/playground", env=environment)
-    pictures = list(place.glob("*.png"))
-    for directory in session.posargs:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        for picture in pictures:
-            shutil.copy(picture, directory)
 
 
 @nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    everything = ("-m", "", ENGINE_FEATURES, COMPILED_STEPS)
-    session.run("pytest", *everything, *session.posargs, env=ONE_THREAD)
+    files = (ENGINE_FEATURES, COMPILED_STEPS)
+    session.run("pytest", "-m", "", *files, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -373,24 +336,25 @@ def sglang_contract(session: nox.Session) -> None:
 
 def install_sglang(session: nox.Session) -> None:
     """Install everything under the constraints, then SGLang without its CUDA parts."""
-    references = [tool for tools in REFERENCES.values() for tool in tools]
     packages = ("omni-core" + EXTRAS["omni-core"], "omni-qwen3", "omni-server")
-    install(session, *packages, tools=(*TEST_TOOLS, *references))
-    session.install("-q", "--no-deps", "-r", SGLANG_ON_CPU)
+    install(session, *packages, tools=(*TEST_TOOLS, "transformers", "openai"))
+    session.install("-q", "--no-deps", "-r", "constraints/sglang-cpu.txt")
 
 
 @nox.session
 def fuzz_media(session: nox.Session) -> None:
     """Feed 10,000 damaged media files (`-- --count N`) to the loaders: no crash or hang."""
     install(session, "omni-core[media]")
-    session.run("python", "tests/fuzz/media.py", *session.posargs, env=QUIET_ENCODERS)
+    session.run(
+        "python", "tests/fuzz/media.py", *session.posargs, env=ONE_THREAD | {"SVT_LOG": "0"}
+    )
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Send a live server what schemathesis makes of its document, for `-- --minutes 10`."""
     install(session, *NEEDS, tools=("schemathesis>=4.32,<5",))
-    path = search_path("tests/fuzz", "tests/faults", "bench")
+    path = {"PYTHONPATH": "tests/fuzz:tests/faults:bench"}
     session.run("python", "tests/fuzz/server.py", *session.posargs, env=ONE_THREAD | path)
 
 
@@ -405,13 +369,8 @@ def faults(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Load, disconnects and kills for 10 minutes: nothing lost, nothing left; `-- --help`."""
     install(session, *NEEDS)
-    path = search_path("tests/parity", "bench")
+    path = {"PYTHONPATH": "tests/parity:bench"}
     session.run("python", "tests/faults/soak.py", *session.posargs, env=ONE_THREAD | path)
-
-
-def search_path(*folders: str) -> dict[str, str]:
-    """The variable that lets a script import from these folders."""
-    return {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders)}
 
 
 @nox.session

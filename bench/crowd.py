@@ -1,6 +1,7 @@
 """Fifty chats and fifty readings at once, streamed by one server: who waits how long for what.
 
-All ask for replies of one length, so that a fair server begins and ends them at about one time. The
+All ask for replies of one length, which is checked, so that a fair server begins and ends them at
+about one time; all but the very first, which may be over before the others are taken up. The
 clients share the machine with the server; first bytes are those that a caller hears.
 """
 
@@ -28,6 +29,8 @@ KINDS: Final[tuple[Kind, ...]] = ("chat", "speech")
 PATHS: Final[dict[Kind, str]] = {"chat": "/v1/chat/completions", "speech": "/v1/audio/speech"}
 TOKENS: Final = 48
 FRAMES: Final = 24
+WHOLE: Final = ("length", TOKENS, True)
+"""What `chat_end` gives of each chat."""
 FAIR_END: Final = 2.0
 """The last of a kind ends within so many times the median."""
 
@@ -60,7 +63,8 @@ class Served:
 
 
 async def crowd(url: str, each: int) -> dict[Kind, list[Served]]:
-    """So many of each kind at once; RuntimeError if one of them is refused or cut."""
+    """So many of each kind at once; RuntimeError if one of them is refused, cut, or a chat of
+    another length than was asked for."""
     began = time.perf_counter()
     replies = await asyncio.gather(
         *(_serve(url, kind, number, began) for number in range(each) for kind in KINDS)
@@ -69,23 +73,39 @@ async def crowd(url: str, each: int) -> dict[Kind, list[Served]]:
 
 
 async def _serve(url: str, kind: Kind, number: int, began: float) -> Served:
-    times, size, end = [], 0, b""
+    times, reply = [], bytearray()
     async for piece in pieces(url, PATHS[kind], json.dumps(_body(kind, number)).encode()):
         times.append(time.perf_counter() - began)
-        size, end = size + len(piece), piece
-    if kind == "chat" and not end.endswith(b"data: [DONE]\n\n"):
-        raise RuntimeError(f"chat {number} ended with {end!r}")
+        reply += piece
+    if kind == "chat" and (said := chat_end(bytes(reply))) != WHOLE:
+        ended = f"chat {number}, which ended after {times[-1]:.2f} s,"
+        raise RuntimeError(f"{ended} has {said}, not {WHOLE}: {bytes(reply)!r}")
     silences = [later - sooner for sooner, later in pairwise(times)]
     return Served(
-        first_s=times[0], end_s=times[-1], silence_s=max(silences, default=0.0), size_bytes=size
+        first_s=times[0],
+        end_s=times[-1],
+        silence_s=max(silences, default=0.0),
+        size_bytes=len(reply),
     )
+
+
+def chat_end(stream: bytes) -> tuple[str | None, int, bool]:
+    """(finish reason, completion tokens by its usage, whether it said that it was over)."""
+    *events, rest = stream.split(b"\n\n")
+    data = [event.removeprefix(b"data: ") for event in events]
+    chunks = [json.loads(event) for event in data if event != b"[DONE]"]
+    reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+    tokens = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
+    done = data[-1:] == [b"[DONE]"] and not rest
+    return next(filter(None, reasons), None), sum(tokens), done
 
 
 def _body(kind: Kind, number: int) -> dict[str, Any]:
     question = f"Story {number}: what did the fox say?"
     if kind == "chat":
         messages = [{"role": "user", "content": question}]
-        return {"messages": messages, "stream": True, "temperature": 0, "max_tokens": TOKENS}
+        asked = {"temperature": 0, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
+        return {"messages": messages, "stream": True, **asked}
     talker = {"temperature": 0, "max_tokens": FRAMES}
     return {"input": question, "response_format": "pcm", "stage_params": {"talker_ar": talker}}
 

@@ -18,6 +18,7 @@ import run
 import startup
 from checkpoint import SPEECH_HEAD, TEXT_HEAD, build_endless
 from client import Heard, ask
+from crowd import chat_end
 from processes import cpu_seconds, pss_bytes, tree
 from results import Case, table, unmet
 
@@ -216,3 +217,17 @@ async def hear(response: bytes) -> Heard:
     async with server:
         port = server.sockets[0].getsockname()[1]
         return await ask(f"http://127.0.0.1:{port}", {"model": "any"})
+
+
+def test_a_chat_of_the_crowd_is_whole_or_not() -> None:
+    said = [
+        {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]},
+        {"choices": [{"delta": {}, "finish_reason": "length"}]},
+        {"choices": [], "usage": {"completion_tokens": 48}},
+    ]
+    events = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in said]
+    done = b"data: [DONE]\n\n"
+    assert chat_end(b"".join([*events, done])) == ("length", 48, True)
+    assert chat_end(b"".join(events)) == ("length", 48, False)
+    assert chat_end(b"".join([*events, done[:-2]])) == ("length", 48, False)
+    assert chat_end(events[0] + done) == (None, 0, True)

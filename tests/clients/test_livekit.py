@@ -1,6 +1,6 @@
 """LiveKit's OpenAI plugin as a voice agent uses it: TTS, STT and LLM.
 
-It has an environment of its own, whose Python `nox -s clients` names in OMNI_LIVEKIT_PYTHON.
+It has an environment of its own, whose Python `nox -s clients` names in OMNI_LIVEKIT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openai import OpenAI
 from asked import KEY, MODEL, REQUEST_DEADLINE_S, VOICE
 from heard import CODEC_FRAME_S, FORMATS, MODEL_RATE, PCM_TOLERANCE, hear
 
-PYTHON = "OMNI_LIVEKIT_PYTHON"
+PYTHON = "OMNI_LIVEKIT"
 TEXT = "What is two plus two?"
 STT_RATE = 16_000
 ROOM_FRAME_S = 0.2

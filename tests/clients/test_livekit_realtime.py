@@ -1,6 +1,6 @@
 """LiveKit's OpenAI realtime plugin, as a voice agent uses it.
 
-It has an environment of its own, whose Python OMNI_LIVEKIT_PYTHON names.
+It has an environment of its own, whose Python OMNI_LIVEKIT names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import soundfile
 
 from asked import KEY, MODEL, REQUEST_DEADLINE_S, VOICE
 
-PYTHON = "OMNI_LIVEKIT_PYTHON"
+PYTHON = "OMNI_LIVEKIT"
 RATE = 24_000
 
 

@@ -32,15 +32,16 @@ def served_url(
 
 
 async def test_a_crowd_is_served_whole_and_fairly(served_url: str) -> None:
+    alone = await crowd(served_url, 1)
     served = await crowd(served_url, EACH)
     whole_s = max(reply.end_s for replies in served.values() for reply in replies)
     for kind in KINDS:
         replies = served[kind]
         assert len(replies) == EACH
         assert_fair(kind, replies, whole_s)
-    lengths = {reply.size_bytes for reply in served["speech"]}
-    assert len(lengths) == 1
-    assert lengths.pop() > FRAMES * 1000
+    [twin] = alone["speech"]
+    assert {reply.size_bytes for reply in served["speech"]} == {twin.size_bytes}
+    assert twin.size_bytes > FRAMES * 1000
 
 
 def assert_fair(kind: Kind, replies: list[Served], whole_s: float) -> None:

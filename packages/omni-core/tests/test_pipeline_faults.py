@@ -300,11 +300,12 @@ def test_what_a_process_logs_keeps_its_level_and_its_traceback(
     child = Child("talk", lambda child: None)
     printed = (
         b"10%\nERROR omni.stage: request 7 failed\nTraceback (most recent call last):\n  line\n"
-        b"RuntimeError: no\nINFO omni.stage: on we go\nDEBUG x: y\nWARNING omni: careful\n"
+        b"RuntimeError: no\n[mpg123] bad frame\nINFO omni.stage: on we go\nDEBUG x: y\n"
+        b"WARNING omni: careful\n[mpg123] bad frame\n"
     )
     with caplog.at_level(logging.INFO):
         child.pipe_data_received(1, printed)
     info, warning, error = logging.INFO, logging.WARNING, logging.ERROR
     assert [record.levelno for record in caplog.records] == [
-        info, error, error, error, error, info, info, warning,
+        info, error, error, error, error, info, info, info, warning, info,
     ]  # fmt: skip

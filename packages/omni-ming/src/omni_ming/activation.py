@@ -39,6 +39,6 @@ def audio_bytes(config: AudioConfig, itemsize: int) -> AudioBytes:
     layer = max(3 * width + config.n_mels, 5 * width)
     kept = config.n_mels + width // 2 + hidden // 2
     return AudioBytes(
-        call=math.ceil(MARGIN * itemsize * config.kernel * width * max(width, hidden)),
+        call=math.ceil(MARGIN * itemsize * 3 * width * max(width, hidden)),
         frame=math.ceil(MARGIN * itemsize * (layer + kept)),
     )

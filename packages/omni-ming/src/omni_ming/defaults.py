@@ -5,10 +5,14 @@ Reads small files only; imports neither torch nor transformers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from omni_core.checkpoint import files
 from omni_core.checkpoint.files import has_file, read_json
 from omni_core.checkpoint.quantization import refuse_quantised
+from omni_core.errors import ConfigError
 from omni_core.specs import ModelInfo, Ref, Transcription
 from omni_core.types import SamplingParams
 from omni_ming.model.config import load_thinker_config
@@ -44,9 +48,29 @@ def eos_token_ids(model_path: str) -> frozenset[int]:
     return frozenset(saved) if isinstance(saved, list) else frozenset((saved,))
 
 
-def voices(model_path: str) -> dict[str, Any]:
-    """{name: what talker/data/voice_name.json says of it}."""
-    return read_json(model_path, VOICES) if has_file(model_path, VOICES) else {}
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A voice that comes with the checkpoint."""
+
+    text: str
+    """What its reference says."""
+    file: str
+    """The reference, within the folder of the speech model."""
+
+
+def preset_voices(model_path: str) -> dict[str, Preset]:
+    """The voices whose references are there, by name. ConfigError for a file outside the folder."""
+    found = {}
+    folder = Path(model_path) / TALKER
+    listed = read_json(model_path, VOICES) if has_file(model_path, VOICES) else {}
+    for name, entry in listed.items():
+        preset = Preset(text=entry["prompt_text"], file=entry["prompt_wav_path"])
+        path = (folder / preset.file).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ConfigError(f"{VOICES} of {model_path}: {preset.file!r} is outside of {TALKER}/")
+        if path.is_file():
+            found[name] = preset
+    return found
 
 
 def describe(model_path: str) -> ModelInfo:
@@ -54,7 +78,7 @@ def describe(model_path: str) -> ModelInfo:
     refuse_quantised(model_path)
     config = load_thinker_config(model_path)
     speaks = has_file(model_path, f"{TALKER}/config.json")
-    names = tuple(voices(model_path)) if speaks else ()
+    names = tuple(preset_voices(model_path)) if speaks else ()
     default = DEFAULT_VOICE if DEFAULT_VOICE in names else next(iter(names), None)
     return ModelInfo(
         context_length=config.max_len,
@@ -70,6 +94,14 @@ def describe(model_path: str) -> ModelInfo:
         grammars=True,
         tools=False,
     )
+
+
+def check_update(model_path: str, new_model_path: str) -> None:
+    """ConfigError unless the new checkpoint differs in the numbers of its weights alone, the files
+    of its Talker and its voices included."""
+    own = ("config.json", "llm/config.json", "llm/tokenizer.json", "vae/config.json")
+    others = (*(f"{TALKER}/{name}" for name in own), VOICES)
+    files.check_update(model_path, new_model_path, others=others)
 
 
 def _sample_rate(model_path: str) -> int:

@@ -20,6 +20,9 @@ from omni_ming.payloads import Audio, Features
 from omni_ming.preprocess.again import MediaAgain
 from omni_ming.towers.audio import AudioTower
 
+FRAMES_PER_SECOND = 100
+"""Mel frames: Whisper's, at any settings this model can have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
@@ -73,9 +76,10 @@ class AudioEncoder:
             if given != clip.length or given < 1:
                 raise StageError(f"{given} mel frames do not make a clip of {clip.length}")
             if clip.length > self._max_frames:
+                most = self._max_frames / FRAMES_PER_SECOND
                 raise RequestError(
-                    f"{clip.param} has {clip.length} mel frames, more than the {self._max_frames} "
-                    "this server has memory to encode at once; send shorter clips",
+                    f"{clip.param} lasts {clip.length / FRAMES_PER_SECOND:g} s, more than the "
+                    f"{most:g} s that this server has memory for; send shorter clips",
                     param=clip.param,
                 )
         return clips

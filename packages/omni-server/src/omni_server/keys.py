@@ -5,6 +5,8 @@ Keeps digests of keys and never the keys. Knows headers and files. Knows no rout
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import logging
@@ -20,6 +22,8 @@ from omni_core.errors import ConfigError, OmniError
 _OTHERS: Final = 0o077
 _BEARER: Final = "bearer"
 _OFFERED: Final = "openai-insecure-api-key."
+_OFFERED_CODED: Final = "omni-api-key-base64url."
+"""Before keys that are no names of subprotocols as they are: with `=` or `/`, as base64 has."""
 _MAKE_ONE: Final = "make one with: (umask 077; openssl rand -hex 32 > FILE)"
 log = logging.getLogger("omni.server")
 
@@ -75,9 +79,22 @@ def presented_key(headers: Headers) -> str | None:
 
 def _offered_key(headers: Headers) -> str | None:
     """The key among the subprotocols of a WebSocket: web pages can set no header of one."""
-    offered = headers.get("sec-websocket-protocol", "").split(",")
-    keys = (one.strip().removeprefix(_OFFERED) for one in offered if _OFFERED in one)
-    return next(filter(None, keys), None)
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        form, dot, key = offered.strip().partition(".")
+        if key and form + dot == _OFFERED:
+            return key
+        if key and form + dot == _OFFERED_CODED:
+            return _decoded(key)
+    return None
+
+
+def _decoded(key: str) -> str:
+    """Of base64url, with or without its padding; what is none is a wrong key as it stands."""
+    try:
+        data = base64.b64decode(key + "=" * (-len(key) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return key
+    return data.decode("utf-8", "replace")
 
 
 def read_key_file(path: Path, setting: str) -> list[str]:

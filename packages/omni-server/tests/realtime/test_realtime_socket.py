@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -86,6 +87,24 @@ async def test_keys_are_checked_wherever_they_are(serve):
         async with connect(url, subprotocols=offered) as socket:
             assert socket.subprotocol == "realtime"
             await said(socket, "conversation.created")
+
+
+@pytest.mark.parametrize("key", ["c2VjcmV0/+==", "a,b", "~~~?>"])
+async def test_a_key_that_names_no_subprotocol_is_offered_in_base64url(serve, key):
+    coded = base64.urlsafe_b64encode(key.encode()).decode()
+    async with serve(api_keys=KeyRing.of([key])) as (_, url):
+        async with connect(url, subprotocols=["realtime", named(coded.rstrip("="))]) as socket:
+            assert socket.subprotocol == "realtime"
+            await said(socket, "session.created")
+        for wrong in (coded.rstrip("=")[:-1], "_w", "x", "!!!!"):
+            status, error = await refused(url, subprotocols=["realtime", named(wrong)])
+            assert (status, error["code"]) == (401, "invalid_api_key")
+        status, error = await refused(url, subprotocols=["realtime", named("")])
+        assert (status, error["code"]) == (401, "missing_api_key")
+
+
+def named(coded: str) -> Any:
+    return f"omni-api-key-base64url.{coded}"
 
 
 async def test_pages_of_elsewhere_may_not_connect(serve):

@@ -24,6 +24,7 @@ _TAIL_LINES: Final = 40
 _LINE_BYTES: Final = 64 * 1024
 _OUTPUT_GRACE_S: Final = 1.0
 _TERMINATE_S: Final = 2.0
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _LEVELS: Final = {
     "DEBUG": logging.INFO,  # it is printed where DEBUG was asked for
     "INFO": logging.INFO,
@@ -49,7 +50,7 @@ class Child(asyncio.SubprocessProtocol):
         self._transport: SubprocessTransport | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._rest = b""
-        self._level = logging.INFO
+        self._level, self._in_traceback = logging.INFO, False
         self._drained = asyncio.Event()
         self.left = asyncio.Event()
 
@@ -104,12 +105,15 @@ class Child(asyncio.SubprocessProtocol):
         self._on_exit(self)
 
     def _note(self, line: bytes) -> None:
-        """Log a line as it was logged there; one without a level goes on with the line before, as
-        a traceback does."""
+        """Log a line, and the traceback behind it, as it was logged there; others as INFO: damaged
+        media make libraries print thousands."""
         text = line.decode(errors="replace").rstrip()
         self._tail.append(text)
-        self._level = _LEVELS.get(text.partition(" ")[0], self._level)
-        log.log(self._level, "[%s] %s", self.name, text)
+        level = _LEVELS.get(text.partition(" ")[0])
+        self._level = self._level if level is None else level
+        belongs = level is not None or self._in_traceback or text == _TRACEBACK
+        self._in_traceback = text == _TRACEBACK or (self._in_traceback and text.startswith(" "))
+        log.log(self._level if belongs else logging.INFO, "[%s] %s", self.name, text)
 
 
 class Launcher:

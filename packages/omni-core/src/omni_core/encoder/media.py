@@ -16,6 +16,7 @@ from PIL import Image
 
 from omni_core.errors import RequestCancelledError, RequestError
 from omni_core.media import (
+    FrameChoice,
     MediaLimits,
     RequestBudget,
     SharedFetches,
@@ -48,6 +49,8 @@ class Measures:
 
     grid: list[int] = field(default_factory=list)
     """[time, height, width] in patches of a picture or video, as it will be resized."""
+    frames: int = 0
+    """Of a video, as sampled."""
     fps: float = 0.0
     """Of a video's sampled frames."""
     samples: int = 0
@@ -81,6 +84,10 @@ class MediaRules(Protocol):
     def sampling(self) -> tuple[float, int]:
         """Frames to sample of a second of video, and the most of one video, if a request does not
         say."""
+
+    @property
+    def choose_frames(self) -> FrameChoice:
+        """Which frames of a video are sampled."""
 
     def image_grid(self, image: Image.Image, options: MediaOptions) -> list[int]:
         """[1, height, width] in patches; OmniError for a picture that cannot be."""
@@ -234,13 +241,19 @@ class MediaLoader:
             with_audio=options.use_audio_in_video,
             sample_rate=self._rules.sample_rate,
             stop=stop,
+            choose=self._rules.choose_frames,
         )
         grid = self._rules.video_grid(clip.frames.shape, options)
         sound = None
         if options.use_audio_in_video:
             sound = _sound_of(clip)
             self._rules.check_sound(sound)
-        measures = Measures(grid=grid, fps=clip.fps, samples=0 if sound is None else len(sound))
+        measures = Measures(
+            grid=grid,
+            frames=len(clip.frames),
+            fps=clip.fps,
+            samples=0 if sound is None else len(sound),
+        )
         return Item(encoded=item, measures=measures, video=clip, sound=sound)
 
 

@@ -17,14 +17,17 @@ from omni_core.media.fetch import fetch, media_bytes
 from omni_core.media.image import load_image
 from omni_core.media.limits import LET_THROUGH, MediaLimits
 from omni_core.media.once import SharedFetches
+from omni_core.media.timeline import FrameChoice, Timeline, sample_times
 from omni_core.media.video import VideoClip, load_video
 
 __all__ = [
     "AUDIO_MEDIA_TYPES",
     "LET_THROUGH",
+    "FrameChoice",
     "MediaLimits",
     "RequestBudget",
     "SharedFetches",
+    "Timeline",
     "VideoClip",
     "decode_base64",
     "encode_audio",
@@ -34,6 +37,7 @@ __all__ = [
     "load_video",
     "media_bytes",
     "pcm16",
+    "sample_times",
     "wav_bytes",
     "wav_header",
 ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from omni_core.errors import MediaError
 
@@ -129,6 +129,10 @@ class Timeline:
     def time_of(self, pts: int | None, number: int) -> int | None:
         """Time of a decoded frame: its `pts`, or its number where times are numbers."""
         return pts if self.has_times else number
+
+
+FrameChoice: TypeAlias = Callable[[Timeline, float, int], list[int]]
+"""(timeline, frames a second, most frames) to times of it, in order, repeats possible."""
 
 
 def sample_times(timeline: Timeline, fps: float, max_frames: int) -> list[int]:

@@ -21,7 +21,7 @@ from omni_core.media.audio import decode_audio
 from omni_core.media.container import open_container
 from omni_core.media.limits import MediaLimits
 from omni_core.media.patience import Patience, Stop, never
-from omni_core.media.timeline import Timeline, sample_times
+from omni_core.media.timeline import FrameChoice, Timeline, sample_times
 from omni_core.types import FloatArray
 
 Frames: TypeAlias = npt.NDArray[np.uint8]
@@ -50,8 +50,10 @@ def load_video(
     with_audio: bool,
     sample_rate: int = 16_000,
     stop: Stop = never,
+    choose: FrameChoice = sample_times,
 ) -> VideoClip:
-    """Decode the frames on screen at even times, `fps` a second but at most `max_frames`.
+    """Decode the frames on screen at even times, `fps` a second but at most `max_frames`; a model
+    that samples otherwise says so by `choose`.
 
     A clip of N frames at f frames per second sampled at f yields exactly those N frames; sources
     stored as RGB come out bit-exact. A longer clip than `max_frames` allows is sampled evenly over
@@ -66,7 +68,7 @@ def load_video(
         raise RequestError("video_max_frames must be at least 1.", param="video_max_frames")
     patience = Patience(limits.decode_timeout_s, "video", stop)
     timeline = _scan(data, limits, patience)
-    wanted = sample_times(timeline, fps, min(max_frames, limits.max_frames))
+    wanted = choose(timeline, fps, min(max_frames, limits.max_frames))
     frames = _decode(data, timeline, wanted, limits, patience)
     sound = None
     if with_audio:

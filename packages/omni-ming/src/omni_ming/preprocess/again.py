@@ -13,7 +13,7 @@ from omni_core.media import LET_THROUGH, load_audio, load_image, load_video
 from omni_core.types import ByteArray, FloatArray
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.settings import Settings, load_settings
-from omni_ming.preprocess.video import video_patches
+from omni_ming.preprocess.video import choose_frames, video_patches
 
 
 class MediaAgain:
@@ -31,7 +31,12 @@ class MediaAgain:
     def video(self, encoded: ByteArray, grid: list[int], fps: float, max_frames: int) -> FloatArray:
         """Patches (P, 3 * temporal_patch * patch * patch) of a video sampled as before."""
         clip = load_video(
-            encoded.tobytes(), LET_THROUGH, fps=fps, max_frames=max_frames, with_audio=False
+            encoded.tobytes(),
+            LET_THROUGH,
+            fps=fps,
+            max_frames=max_frames,
+            with_audio=False,
+            choose=choose_frames,
         )
         return video_patches(clip.frames, grid, self._settings.pictures)
 

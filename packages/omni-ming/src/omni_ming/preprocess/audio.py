@@ -9,9 +9,6 @@ from omni_core.layers.mel import LogMel
 from omni_core.types import FloatArray
 from omni_ming.preprocess.settings import AudioSettings
 
-SHORTEST_S = 0.1
-"""What shorter clips are padded to with silence: a spectrum needs half a window."""
-
 
 class AudioFeatures:
     """Whisper's log-mel features, not padded to 30 s; safe to share by threads."""
@@ -25,6 +22,8 @@ class AudioFeatures:
         )
         self._settings = settings
         self.sample_rate = settings.sample_rate
+        self._shortest = settings.window // 2 + 1
+        """Samples that a spectrum needs; what shorter clips are padded to with silence."""
 
     def check(self, samples: FloatArray) -> None:
         """MediaError for a clip (n,) without samples, or one that the encoder has no places for."""
@@ -38,11 +37,11 @@ class AudioFeatures:
 
     def frames(self, samples: int) -> int:
         """Mel frames of a clip of so many samples."""
-        return max(samples, round(SHORTEST_S * self.sample_rate)) // self._settings.hop
+        return max(samples, self._shortest) // self._settings.hop
 
     def __call__(self, clip: FloatArray) -> FloatArray:
         """A checked clip (n,) at `sample_rate` -> features (mel_bins, frames)."""
-        padded = torch.zeros(max(len(clip), round(SHORTEST_S * self.sample_rate)))
+        padded = torch.zeros(max(len(clip), self._shortest))
         padded[: len(clip)] = torch.from_numpy(clip)
         frames: FloatArray = self._log_mel(padded[None])[0].numpy()
         return frames

@@ -17,7 +17,7 @@ from omni_core.types import ByteArray, FloatArray, IntArray
 from omni_ming.payloads import Audio
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.chat import MediaSize
-from omni_ming.preprocess.settings import TEMPORAL_PATCH, Settings
+from omni_ming.preprocess.settings import Settings
 from omni_ming.preprocess.video import pair_times, video_patches
 from omni_ming.towers.sizes import audio_tokens
 
@@ -38,8 +38,8 @@ class EncoderInputs:
         grid = (time, height // merge, width // merge)
         if item.encoded.kind == "image":
             return MediaSize(grid=grid)
-        frames, fps = time * TEMPORAL_PATCH, item.measures.fps
-        return MediaSize(grid=grid, times=pair_times(frames, fps, self._settings.pictures))
+        measures, settings = item.measures, self._settings.pictures
+        return MediaSize(grid=grid, times=pair_times(measures.frames, measures.fps, settings))
 
     def visual(self, items: Sequence[Item], rows: IntArray) -> Visual:
         """Images, or videos, which fill `rows` of the prompt."""

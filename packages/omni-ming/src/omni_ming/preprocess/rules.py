@@ -8,10 +8,11 @@ from PIL import Image
 
 from omni_core.encoder.patches import image_grid
 from omni_core.errors import RequestError
+from omni_core.media import FrameChoice
 from omni_core.types import FloatArray, MediaOptions
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.settings import VIDEO_FPS, VIDEO_MAX_FRAMES, Settings
-from omni_ming.preprocess.video import video_grid
+from omni_ming.preprocess.video import choose_frames, video_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Rules:
     def sampling(self) -> tuple[float, int]:
         """See `MediaRules`."""
         return VIDEO_FPS, VIDEO_MAX_FRAMES
+
+    @property
+    def choose_frames(self) -> FrameChoice:
+        """See `MediaRules`."""
+        return choose_frames
 
     def image_grid(self, image: Image.Image, options: MediaOptions) -> list[int]:
         """See `MediaRules`."""

@@ -1,9 +1,11 @@
 """Video frames: how many, how large, when, and their patches, by the rules of the authors' code.
 
-Knows arrays and Pillow. Which frames were sampled is settled before (`omni_core.media`).
+Knows frame times, arrays and Pillow. Knows nothing of codecs.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -12,30 +14,42 @@ from PIL import Image
 from omni_core.encoder.patches import patchify, pixel_values, resize, smart_resize
 from omni_core.encoder.settings import PatchSettings
 from omni_core.errors import RequestError
+from omni_core.media import Timeline
 from omni_core.types import FloatArray, MediaOptions
+from omni_ming.preprocess.settings import VIDEO_MIN_FRAMES
 
 MIN_PIXELS = 128 * 1024
 """Of one frame."""
 TOTAL_PIXELS = 96 * 128 * 1024
-"""Of all frames, which share it in pairs."""
+"""Of all temporal patches; a request's own total counts each frame."""
 SLACK = 1.05
 """However many frames there are, each may have so much of `MIN_PIXELS`."""
 
 
+def choose_frames(timeline: Timeline, fps: float, max_frames: int) -> list[int]:
+    """Times of frames from the first to the last, as many as `fps` makes of the duration, rounded
+    down, but at least `VIDEO_MIN_FRAMES`; never more than there are, nor than an even number that
+    `max_frames` allows. Steps are even in the frames' numbers, whatever their times."""
+    most = max(1, min(max_frames, len(timeline.times)) // 2 * 2)
+    count = min(max(int(timeline.duration * Fraction(fps)), VIDEO_MIN_FRAMES), most)
+    numbers = np.linspace(0, len(timeline.times) - 1, count, dtype=int)
+    return [timeline.times[number] for number in numbers]
+
+
 def pixel_range(frames: int, settings: PatchSettings, options: MediaOptions) -> tuple[int, int]:
     """(min, max) area of each of so many frames; RequestError for bounds no frame can meet."""
-    total = TOTAL_PIXELS if options.total_pixels is None else options.total_pixels
-    share = total * settings.temporal_patch_size // frames
     smallest = settings.factor**2
-    if options.total_pixels is not None and share < smallest:
+    low = MIN_PIXELS if options.min_pixels is None else options.min_pixels
+    if options.total_pixels is None:
+        share = TOTAL_PIXELS * settings.temporal_patch_size // frames
+        high = max(share, int(SLACK * low))
+    elif (high := options.total_pixels // frames) < smallest:
         raise RequestError(
-            f"total_pixels {total} leaves {share} pixels for each of {frames} frames; allow "
-            f"{smallest * frames // settings.temporal_patch_size} or more, or sample fewer frames "
-            "with video_max_frames",
+            f"total_pixels {options.total_pixels} leaves {high} pixels for each of {frames} "
+            f"frames; allow {smallest * frames} or more, or sample fewer frames with "
+            "video_max_frames",
             param="total_pixels",
         )
-    low = MIN_PIXELS if options.min_pixels is None else options.min_pixels
-    high = share if options.total_pixels is not None else max(share, int(SLACK * low))
     if options.max_pixels is not None:
         high = min(high, options.max_pixels)
     if high < smallest:

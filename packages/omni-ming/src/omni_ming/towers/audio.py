@@ -4,7 +4,7 @@ Whisper's encoder without its fixed length, then a convolution that thins out an
 mel frames and clips. Knows nothing of requests. Attribute names are the checkpoint's.
 
 Each clip is computed as if it were alone. The authors pad the clips of one prompt to the longest
-and mask nothing, so that a clip depends on its neighbours (see docs/ming.md).
+and mask nothing, so that a clip depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import nn
 
 from omni_core.layers.segments import attend
 from omni_ming.towers.config import AudioConfig
+from omni_ming.towers.sizes import halved
 
 WEIGHTS = "audio."
 PROJECTOR_WEIGHTS = "linear_proj_audio."
@@ -74,10 +75,9 @@ class Whisper(nn.Module):
         self.ln_post = nn.LayerNorm(width)
 
     def forward(self, clips: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Mel frames (n_mels, frames) of each clip to its states (about frames / 2, n_state)."""
-        embedded = [self._embed(clip) for clip in clips]
-        lengths = [len(states) for states in embedded]
-        x = torch.cat(embedded)
+        """Mel frames (n_mels, frames) of each clip to its states (`halved`(frames), n_state)."""
+        x = torch.cat([self._embed(clip) for clip in clips])
+        lengths = [halved(clip.shape[1]) for clip in clips]
         for block in self.blocks:
             x = block(x, lengths)
         return list(torch.split(self.ln_post(x), lengths))
@@ -98,13 +98,7 @@ class AudioTower(nn.Module):
         hidden = config.thinker_hidden_size
         self.linear_proj_audio = nn.ModuleDict(
             {
-                "0": nn.Conv1d(
-                    config.n_state,
-                    hidden,
-                    config.kernel,
-                    stride=config.stride,
-                    padding=config.kernel // 2,
-                ),
+                "0": nn.Conv1d(config.n_state, hidden, 3, stride=2, padding=1),
                 "3": nn.Linear(hidden, hidden),
             }
         )

@@ -31,9 +31,6 @@ class AudioConfig:
     n_state: int
     n_head: int
     n_layer: int
-    kernel: int
-    """Of the convolution that thins the states out."""
-    stride: int
     thinker_hidden_size: int
 
     @property
@@ -72,7 +69,8 @@ def audio_config(model_path: str) -> AudioConfig:
     root = read_json(model_path, "config.json")
     _require_two_layers(root)
     data = _section(root, "audio_config")
-    _expect(data, "audio_config", "norm_query_embeds", True)
+    for name, supported in (("norm_query_embeds", True), ("ds_kernel_size", 3), ("ds_stride", 2)):
+        _expect(data, "audio_config", name, supported)
     whisper = _section(data, "whisper_encoder_config")
     return _read(
         "audio_config",
@@ -82,8 +80,6 @@ def audio_config(model_path: str) -> AudioConfig:
             n_state=whisper["n_state"],
             n_head=whisper["n_head"],
             n_layer=whisper["n_layer"],
-            kernel=data["ds_kernel_size"],
-            stride=data["ds_stride"],
             thinker_hidden_size=root["llm_config"]["hidden_size"],
         ),
     )

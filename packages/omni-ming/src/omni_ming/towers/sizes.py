@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def halved(length: int) -> int:
+    """What a convolution of kernel 3, stride 2 and padding 1 makes of a length."""
+    return (length + 1) // 2
+
+
 def audio_tokens(frames: int) -> int:
-    """Rows of a clip of `frames` mel frames: two convolutions halve them, rounding up."""
-    return ((frames - 1) // 2) // 2 + 1
+    """Rows of a clip of `frames` mel frames."""
+    return halved(halved(frames))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from omni_core.encoder.patches import image_grid
+from omni_core.media import FrameChoice, sample_times
 from omni_core.types import FloatArray, MediaOptions
 from omni_qwen3.preprocess.audio import AudioFeatures
 from omni_qwen3.preprocess.settings import Settings
@@ -29,6 +30,11 @@ class Rules:
     def sampling(self) -> tuple[float, int]:
         """See `MediaRules`."""
         return self.settings.video_fps, self.settings.video_max_frames
+
+    @property
+    def choose_frames(self) -> FrameChoice:
+        """See `MediaRules`."""
+        return sample_times
 
     def image_grid(self, image: Image.Image, options: MediaOptions) -> list[int]:
         """See `MediaRules`."""

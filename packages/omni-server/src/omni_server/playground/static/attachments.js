@@ -12,9 +12,10 @@ const MOST_MIB = 100;
 export class Attachments {
   files = [];
 
-  constructor(list, onRefused) {
+  constructor(list, onRefused, focusAfter) {
     this.list = list;
     this.onRefused = onRefused;
+    this.focusAfter = focusAfter;
   }
 
   add(files) {
@@ -45,6 +46,7 @@ export class Attachments {
       button.addEventListener("click", () => {
         this.files = this.files.filter((other) => other !== file);
         this.#show();
+        this.focusAfter.focus();
       });
       return element("li", {}, element("span", { textContent: file.name }), button);
     }));

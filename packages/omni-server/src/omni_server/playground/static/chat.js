@@ -8,7 +8,7 @@ import { ServerError, events, request } from "./api.js";
 import { fromBase64 } from "./pcm.js";
 
 /** The body that asks for the next turn. `options` are the form's: see `settings.js`. */
-export function chatBody(history, options) {
+export function chatBody(messages, options) {
   const system = options.instructions
     ? [{ role: "system", content: options.instructions }]
     : [];
@@ -19,7 +19,7 @@ export function chatBody(history, options) {
       }
     : { modalities: ["text"] };
   return {
-    messages: [...system, ...history],
+    messages: [...system, ...messages],
     ...spoken,
     ...options.sampling,
     ...(options.hearVideos && { use_audio_in_video: true }),

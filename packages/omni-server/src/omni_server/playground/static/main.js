@@ -4,8 +4,10 @@
  * Knows the document and who does what. Everything else is in the other modules.
  */
 
-import { ServerError, apiKey, servedModel } from "./api.js";
+import { ServerError, servedModel } from "./api.js";
 import { Attachments } from "./attachments.js";
+import { History } from "./history.js";
+import { KeyDialog } from "./key.js";
 import { Problem } from "./problem.js";
 import { offerVoices, options } from "./settings.js";
 import { Speaker, microphoneProblem } from "./sound.js";
@@ -22,28 +24,33 @@ const text = byId("text");
 const transcript = new Transcript(byId("transcript"), byId("conversation"), byId("welcome"));
 const waveform = new Waveform(byId("waveform"));
 const problem = new Problem(byId("problem"), byId("again"), byId("dismiss"), text);
-const attachments = new Attachments(byId("attachments"), (message) => problem.show(new Error(message)));
+const keyDialog = new KeyDialog(byId("key-dialog"), problem);
+const attachments = new Attachments(
+  byId("attachments"), (message) => problem.show(new Error(message)), text);
 const speaker = new Speaker(() => {
   voice?.played();
   show();
 });
 
 let model = null;
-let history = [];
+let history = new History();
 let replying = null; // the AbortController of a written turn
 let voice = null; // the VoiceConversation
 
 /** Buttons as the moment asks. */
 function show() {
   const busy = Boolean(replying);
+  const focused = document.activeElement; // asked later, a browser has forgotten it
   byId("stop").hidden = Boolean(voice) || !(busy || speaker.playing);
   byId("send").hidden = busy;
   byId("send").disabled = !model;
+  byId("dismiss").hidden = !model; // there is nothing else to do
   byId("voice-panel").hidden = !voice;
   byId("talk").hidden = Boolean(voice);
   byId("talk").disabled = !model || busy || Boolean(noVoice());
   byId("attach").disabled = Boolean(voice);
   byId("new").disabled = busy || Boolean(voice);
+  if (focused.closest("[hidden]")) text.focus();
 }
 
 /** Why no one can talk here; "" if they can. */
@@ -64,6 +71,7 @@ async function meet() {
   try {
     model = await servedModel();
   } catch (error) {
+    error.retryAfterS ??= 0;
     fail(error, meet);
     return;
   }
@@ -78,14 +86,7 @@ async function meet() {
 /** Tell the person what went wrong; `again` is what to do when they try again. */
 function fail(error, again) {
   if (error.wantsKey) {
-    byId("key-problem").textContent = apiKey.get() ? error.message : "";
-    byId("key-dialog").showModal();
-    byId("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      apiKey.set(byId("key").value.trim());
-      byId("key-dialog").close();
-      again();
-    };
+    keyDialog.ask(error, again);
     return;
   }
   if (!(error instanceof ServerError)) console.error(error);
@@ -112,7 +113,7 @@ async function send(words, files) {
   show();
   try {
     if (set.speak) await speaker.open(model.sample_rate);
-    speaker.stop();
+    else speaker.stop();
     await ask({ text: words, files, options: set, history, transcript, speaker, signal });
   } catch (error) {
     asked.note("Not answered");
@@ -149,7 +150,16 @@ function stop() {
   replying?.abort();
   speaker.stop();
   show();
-  text.focus();
+}
+
+/** What Escape ends: the settings where they hide the conversation, or else the reply. */
+function escape() {
+  if (byId("composer").offsetParent !== null) {
+    stop();
+    return;
+  }
+  openSettings(false);
+  byId("settings-button").focus();
 }
 
 async function talk() {
@@ -167,11 +177,7 @@ async function talk() {
   mute(false);
   show();
   byId("hang-up").focus();
-  try {
-    await voice.start(set);
-  } catch (error) {
-    hungUp(error);
-  }
+  await voice.start(set);
 }
 
 /** Said once to who listens, not at every piece of sound. */
@@ -204,7 +210,7 @@ function grow() {
 
 function renew() {
   speaker.stop();
-  history = [];
+  history = new History();
   transcript.clear();
   problem.clear();
   show();
@@ -217,9 +223,10 @@ text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !byId("key-dialog").open) stop();
+  if (event.key === "Escape" && !event.isComposing && !keyDialog.open) escape();
 });
 byId("stop").addEventListener("click", stop);
+byId("no-key").addEventListener("click", () => byId("key-dialog").close());
 byId("interrupt").addEventListener("click", stop);
 byId("talk").addEventListener("click", talk);
 byId("hang-up").addEventListener("click", () => voice.stop());

@@ -23,6 +23,11 @@ export function toBase64(samples) {
     const clipped = Math.max(-1, Math.min(1, samples[i]));
     view.setInt16(2 * i, Math.round(clipped * 32767), true);
   }
+  return base64(bytes);
+}
+
+/** Bytes to base64. */
+export function base64(bytes) {
   let text = "";
   for (let i = 0; i < bytes.length; i += BYTES_AT_ONCE) {
     text += String.fromCharCode(...bytes.subarray(i, i + BYTES_AT_ONCE));

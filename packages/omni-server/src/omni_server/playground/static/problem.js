@@ -15,8 +15,8 @@ export class Problem {
     dismiss.addEventListener("click", () => this.#leave());
   }
 
-  /** `again` is called when the person tries again; null if that cannot help. */
-  show(error, again = null) {
+  /** `again` is called when the person tries again; null if that cannot help. `label` names it. */
+  show(error, again = null, label = "Try again") {
     this.clear();
     this.box.hidden = false;
     this.words.textContent = error.message;
@@ -26,7 +26,7 @@ export class Problem {
       this.#leave();
       again();
     };
-    if (!this.again.hidden) this.#count(Math.ceil(waitS));
+    if (!this.again.hidden) this.#count(Math.ceil(waitS), label);
   }
 
   clear() {
@@ -40,9 +40,9 @@ export class Problem {
     this.focusAfter.focus();
   }
 
-  #count(seconds) {
+  #count(seconds, label) {
     this.again.disabled = seconds > 0;
-    this.again.textContent = seconds > 0 ? `Try again in ${seconds} s` : "Try again";
-    if (seconds > 0) this.#timer = setTimeout(() => this.#count(seconds - 1), 1000);
+    this.again.textContent = seconds > 0 ? `${label} in ${seconds} s` : label;
+    if (seconds > 0) this.#timer = setTimeout(() => this.#count(seconds - 1, label), 1000);
   }
 }

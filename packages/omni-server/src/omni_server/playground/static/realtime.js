@@ -5,6 +5,7 @@
  */
 
 import { ServerError, address, apiKey, servedModel } from "./api.js";
+import { base64 } from "./pcm.js";
 
 /** What the close codes mean to a person. */
 const ENDINGS = {
@@ -41,9 +42,7 @@ export class Connection {
     const url = address("v1/realtime");
     url.protocol = url.protocol.replace("http", "ws");
     url.searchParams.set("model", model);
-    // A browser can send no header with a WebSocket: OpenAI's clients put the key here as well.
-    const key = apiKey.get() ? [`openai-insecure-api-key.${apiKey.get()}`] : [];
-    this.#socket = new WebSocket(url, ["realtime", ...key]);
+    this.#socket = new WebSocket(url, ["realtime", ...offeredKey()]);
     this.#socket.onopen = () => { this.#opened = true; };
     this.#socket.onmessage = ({ data }) => onEvent(JSON.parse(data));
     this.#socket.onclose = async ({ code, reason }) => {
@@ -61,6 +60,16 @@ export class Connection {
     this.#socket.close(BY_US);
     this.#onEnd(null);
   }
+}
+
+/**
+ * The key as a subprotocol: a browser can send no header with a WebSocket. In base64url, since the
+ * constructor throws for a key with `=` or `/`.
+ */
+function offeredKey() {
+  if (!apiKey.get()) return [];
+  const coded = base64(new TextEncoder().encode(apiKey.get()));
+  return [`omni-api-key-base64url.${coded.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}`];
 }
 
 /** Browsers do not tell a page why a connection was refused; an HTTP request is told. */

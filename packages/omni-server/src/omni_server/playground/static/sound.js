@@ -4,7 +4,7 @@
  * Knows Web Audio. Knows neither the server nor what is shown.
  */
 
-import { address } from "./api.js";
+import { ServerError, address } from "./api.js";
 
 export const RATE_HZ = 24_000;
 const PIECE_MS = 40;
@@ -101,21 +101,32 @@ export class Speaker {
     this.onPlayed = onPlayed;
   }
 
-  /** Make ready for samples at a rate; must come from a click or a key, or browsers stay silent. */
+  /**
+   * Be silent, and ready for samples at a rate; must come from a click or a key, or browsers play
+   * nothing. ServerError if there can be no sound.
+   */
   async open(rate) {
+    this.stop();
     if (this.#rate === rate) {
       this.#context.resume();
       return;
     }
-    await this.#context?.close();
-    this.#rate = rate;
-    this.#context = new AudioContext({ sampleRate: rate });
-    this.#context.resume(); // without an end where there is no loudspeaker: nobody waits for it
-    await this.#context.audioWorklet.addModule(WORKLETS);
+    this.#rate = 0; // until all is there: what fails is tried again
+    this.#node = null;
+    try {
+      await this.#context?.close();
+      this.#context = null;
+      this.#context = new AudioContext({ sampleRate: rate });
+      this.#context.resume(); // without an end where there is no loudspeaker: nobody waits for it
+      await this.#context.audioWorklet.addModule(WORKLETS);
+    } catch (error) {
+      throw new ServerError(`Sound cannot be played: ${error.message}`, { retryAfterS: 0 });
+    }
     this.#node = new AudioWorkletNode(this.#context, "omni-speaker", { numberOfInputs: 0 });
     this.#node.connect(this.#context.destination);
     this.#node.port.onmessage = ({ data }) => this.#report(data);
-    this.stop();
+    this.#rate = rate;
+    this.stop(); // so that both ends count the same round
   }
 
   play(samples) {

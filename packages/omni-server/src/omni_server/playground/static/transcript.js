@@ -40,7 +40,7 @@ export class Transcript {
   /** A turn of the model, which is still being said. */
   assistant() {
     const turn = this.#turn("assistant", "Omni");
-    turn.item.setAttribute("aria-busy", "true"); // read aloud once it is whole
+    turn.begin();
     this.#follow(true);
     return turn;
   }
@@ -64,8 +64,8 @@ class Turn {
   constructor(role, name, onGrown) {
     this.words = element("p", { className: "words" });
     this.body = element("div", { className: "body" }, this.words);
-    this.item = element("li", { className: role },
-      element("h3", { className: "unseen", textContent: name }), this.body);
+    this.item = element("article", { className: role },
+      element("h2", { className: "unseen", textContent: name }), this.body);
     this.onGrown = onGrown;
   }
 
@@ -95,6 +95,11 @@ class Turn {
     this.onGrown();
   }
 
+  /** More will be said; read aloud once it is whole. */
+  begin() {
+    this.item.setAttribute("aria-busy", "true");
+  }
+
   /** How the turn ended, if not as usual. */
   note(text) {
     this.body.append(element("p", { className: "note", textContent: text }));
@@ -104,7 +109,8 @@ class Turn {
   /** Nothing more comes. `measures` are [name, value, explanation]; `spans` what each stage did. */
   finish(measures = [], spans = []) {
     this.item.removeAttribute("aria-busy");
-    if (measures.length) this.body.append(element("dl", {}, ...measures.map(measure)));
+    const quietly = { ariaLive: "off" };
+    if (measures.length) this.body.append(element("dl", quietly, ...measures.map(measure)));
     if (spans.length) this.body.append(timeline(spans));
     this.onGrown();
   }
@@ -140,7 +146,7 @@ function timeline(spans) {
       element("span", { className: "times",
         textContent: `${start.toFixed(2)} to ${stop.toFixed(2)} s${told}` }));
   });
-  const shown = element("details", { className: "timeline" },
+  const shown = element("details", { className: "timeline", ariaLive: "off" },
     element("summary", { textContent: `Stages, ${end.toFixed(2)} s` }),
     element("ol", {}, ...rows));
   shown.addEventListener("toggle", () => shown.scrollIntoView({ block: "nearest" }));

@@ -16,14 +16,13 @@ const UNUSUAL = { length: "Cut short: max tokens reached." };
 export async function ask({ text, files, options, history, transcript, speaker, signal }) {
   const parts = await Promise.all(files.map(partOf));
   const content = parts.length ? [...parts, ...(text ? [{ type: "text", text }] : [])] : text;
-  const asked = { role: "user", content };
   const shown = transcript.assistant();
   const watch = new Stopwatch();
   let usage = null;
   let spans = [];
-  history.push(asked);
+  const asked = history.add("user", content);
   try {
-    for await (const piece of reply(chatBody(history, options), signal)) {
+    for await (const piece of reply(chatBody(history.messages, options), signal)) {
       if (piece.reasoning) shown.think(piece.reasoning);
       if (piece.text) {
         watch.text();
@@ -39,13 +38,13 @@ export async function ask({ text, files, options, history, transcript, speaker, 
     }
   } catch (error) {
     if (!signal.aborted) {
-      history.splice(history.indexOf(asked), 1);
+      history.remove(asked);
       shown.item.remove();
       throw error;
     }
     shown.note("Stopped");
   }
-  if (shown.text) history.push({ role: "assistant", content: shown.text });
+  history.add("assistant", shown.text);
   const details = usage?.completion_tokens_details;
   shown.finish(watch.measures(details && [details.text_tokens, details.audio_tokens]), spans);
 }

@@ -7,6 +7,7 @@
  */
 
 import { ServerError } from "./api.js";
+import { heardText } from "./heard.js";
 import { Stopwatch } from "./measures.js";
 import { fromBase64, peak, toBase64 } from "./pcm.js";
 import { Connection } from "./realtime.js";
@@ -20,6 +21,7 @@ const UNUSUAL = {
   incomplete: "Cut short: max tokens reached.",
   failed: "Failed",
 };
+const NOT_WRITTEN_DOWN = "(not written down)";
 
 /** What the conversation is doing, in words for the person. */
 export const STATES = {
@@ -32,13 +34,33 @@ export const STATES = {
 
 /** Times, transcript and sound of one reply. */
 class Reply {
-  constructor(id, watch) {
+  said = ""; // the text so far
+  sentMs = 0; // of sound, so far
+  place = null; // {item_id, content_index} of the sound
+  heardMs = null; // where it was stopped; null if it was not
+  done = false;
+  whole = false; // all that was to be said has come as sound
+
+  /** `turn` is its place in the transcript, `told` that in the history. */
+  constructor(id, watch, turn, told) {
     this.id = id;
     this.watch = watch;
-    this.turn = null;
-    this.heard = null; // {item_id, content_index} of the sound
-    this.silenced = false;
-    this.done = false;
+    this.turn = turn;
+    this.told = told;
+  }
+
+  get silenced() {
+    return this.heardMs !== null;
+  }
+
+  /** Keep of it what was heard, which is what the server keeps. */
+  settle() {
+    const wholeMs = this.whole ? Math.floor(this.sentMs) : null;
+    const brokeOffMs = this.done && !this.whole ? this.sentMs : null; // no more of it can be heard
+    const heardMs = this.heardMs ?? brokeOffMs;
+    this.told.content = (heardMs === null ? this.said : heardText(this.said, heardMs, wholeMs)).trim();
+    if (heardMs !== null) this.turn.replace(this.told.content);
+    if (this.done && !this.said.trim()) this.turn.item.remove();
   }
 }
 
@@ -54,9 +76,10 @@ export class VoiceConversation {
   #reply = null;
   #watch = null;
   #begun = false;
+  #transcribes = true;
   #over = false;
   #problem = null; // why this end closes the connection
-  #spoken = new Map(); // item id to its turn in the transcript
+  #spoken = new Map(); // item id to {turn, told}: its places in the transcript and the history
 
   /** `told` has state, problem, ended and level, each called as things happen. */
   constructor({ model, history, speaker, transcript, told }) {
@@ -67,25 +90,36 @@ export class VoiceConversation {
     this.#told = told;
   }
 
-  /** Begin; must come from a click or a key. ServerError if the microphone is refused. */
+  /** Begin; must come from a click or a key. What cannot be had ends it. */
   async start(options) {
     this.#options = options;
     this.#told.state("connecting");
-    await this.#speaker.open(RATE_HZ);
-    this.#speaker.stop();
+    try {
+      await this.#speaker.open(RATE_HZ);
+      this.#microphone = await this.#listening();
+      if (this.#over) this.#microphone.close(); // the person has thought better of it
+      else this.#connection = this.#connected();
+    } catch (error) {
+      this.#ended(error);
+    }
+  }
+
+  async #listening() {
     const lost = () => this.#fail(new ServerError("The microphone is gone."));
     try {
-      this.#microphone = await Microphone.open((samples) => this.#hear(samples), lost);
+      return await Microphone.open((samples) => this.#hear(samples), lost);
     } catch (error) {
-      if (this.#over) return;
       throw new ServerError(microphoneRefusal(error));
     }
-    if (this.#over) { // the person has thought better of it
-      this.#microphone.close();
-      return;
+  }
+
+  #connected() {
+    try {
+      return new Connection(
+        this.#model.id, (event) => this.#on(event), (problem) => this.#ended(problem));
+    } catch (error) {
+      throw new ServerError(`The voice connection cannot be opened: ${error.message}`);
     }
-    this.#connection = new Connection(
-      this.#model.id, (event) => this.#on(event), (problem) => this.#ended(problem));
   }
 
   /** Whether both sides can speak now. */
@@ -97,7 +131,7 @@ export class VoiceConversation {
   write(text) {
     this.interrupt();
     this.#transcript.user(text);
-    this.#history.push({ role: "user", content: text });
+    this.#history.add("user", text);
     this.#connection.send(textItem("user", text));
     this.#watch = new Stopwatch();
     this.#connection.send({ type: "response.create" });
@@ -106,10 +140,10 @@ export class VoiceConversation {
 
   /** Stop the reply, and tell the server how much of it was heard. */
   interrupt() {
-    const reply = this.#reply;
-    if (!reply || reply.silenced || (reply.done && !this.#speaker.playing)) return;
-    if (!reply.done) this.#connection.send({ type: "response.cancel", response_id: reply.id });
-    this.#silence(reply);
+    if (!this.#replying) return;
+    const { done, id } = this.#reply;
+    if (!done) this.#connection.send({ type: "response.cancel", response_id: id });
+    this.#silence();
     this.#told.state("listening");
   }
 
@@ -133,13 +167,21 @@ export class VoiceConversation {
   }
 
   #ended(problem) {
+    if (this.#over) return;
+    if (this.#replying) this.#silence();
+    if (this.#reply && !this.#reply.done) this.#finish("cancelled");
     this.#over = true;
     this.#connection = null;
     this.#microphone?.close();
     this.#microphone = null;
-    this.#speaker.stop();
-    if (this.#reply && !this.#reply.done) this.#reply.turn?.finish();
+    for (const itemId of [...this.#spoken.keys()]) this.#understood(itemId, null);
     this.#told.ended(this.#problem ?? problem);
+  }
+
+  /** Whether there is a reply to be heard. */
+  get #replying() {
+    const reply = this.#reply;
+    return Boolean(reply) && !reply.silenced && (!reply.done || this.#speaker.playing);
   }
 
   /** One event of the server; those that are not here change nothing for a person. */
@@ -156,8 +198,8 @@ export class VoiceConversation {
       case "conversation.item.input_audio_transcription.completed":
         return this.#understood(event.item_id, event.transcript);
       case "conversation.item.input_audio_transcription.failed":
-        return this.#spoken.get(event.item_id)?.note(event.error.message);
-      case "response.created": return this.#replying(event.response.id);
+        return this.#understood(event.item_id, null, event.error.message);
+      case "response.created": return this.#begins(event.response.id);
       case "response.output_text.delta":
       case "response.output_audio_transcript.delta": return this.#says(event.delta);
       case "response.output_audio.delta": return this.#sounds(event);
@@ -191,7 +233,7 @@ export class VoiceConversation {
 
   #begin() {
     this.#begun = true;
-    for (const { role, content } of this.#history) {
+    for (const { role, content } of this.#history.messages) {
       if (words(content)) this.#connection.send(textItem(role, words(content)));
     }
     this.#told.state("listening");
@@ -202,6 +244,7 @@ export class VoiceConversation {
   #refused(error) {
     if (error.code === NOTHING_TO_CANCEL) return;
     if (!this.#begun && error.param?.startsWith(TRANSCRIPTION)) {
+      this.#transcribes = false;
       this.#configure(null);
       return;
     }
@@ -215,18 +258,20 @@ export class VoiceConversation {
   }
 
   #speechStarted() {
-    const reply = this.#reply;
-    if (reply && !reply.silenced && (!reply.done || this.#speaker.playing)) this.#silence(reply);
+    if (this.#replying) this.#silence();
     this.#told.state("hearing");
   }
 
-  #silence(reply) {
-    reply.silenced = true;
-    const heardMs = this.#speaker.stop();
-    if (reply.heard) {
-      this.#connection.send({ type: "conversation.item.truncate", ...reply.heard, audio_end_ms: heardMs });
+  /** Fall silent in the middle of a reply, and say how much of it was heard. */
+  #silence() {
+    const reply = this.#reply;
+    reply.heardMs = this.#speaker.stop();
+    if (reply.place) {
+      const audio_end_ms = reply.heardMs;
+      this.#connection.send({ type: "conversation.item.truncate", ...reply.place, audio_end_ms });
     }
-    if (reply.done) reply.turn?.note(UNUSUAL.cancelled);
+    reply.settle();
+    if (reply.done) reply.turn.note(UNUSUAL.cancelled);
   }
 
   #speechStopped() {
@@ -236,58 +281,72 @@ export class VoiceConversation {
 
   #committed(itemId) {
     const turn = this.#transcript.user("\u2026");
-    turn.pending = true;
-    this.#spoken.set(itemId, turn);
+    turn.begin();
+    this.#spoken.set(itemId, { turn, told: this.#history.add("user") });
+    if (!this.#transcribes) this.#understood(itemId, null);
   }
 
   #transcribed(itemId, delta) {
-    const turn = this.#spoken.get(itemId);
-    if (!turn) return;
-    if (turn.pending) turn.replace(delta);
-    else turn.say(delta);
-    turn.pending = false;
+    const spoken = this.#spoken.get(itemId);
+    if (!spoken) return;
+    spoken.told.content += delta;
+    spoken.turn.replace(spoken.told.content);
   }
 
-  #understood(itemId, transcript) {
-    this.#spoken.get(itemId)?.replace(transcript || "(no words)");
-    if (transcript) this.#history.push({ role: "user", content: transcript });
+  /** No more is written down of a turn; `transcript` is null if that is not all of it. */
+  #understood(itemId, transcript, problem = "") {
+    const spoken = this.#spoken.get(itemId);
+    if (!spoken) return;
+    this.#spoken.delete(itemId);
+    const { turn, told } = spoken;
+    told.content = transcript ?? told.content;
+    turn.replace(told.content || (transcript === null ? NOT_WRITTEN_DOWN : "(no words)"));
+    if (problem) turn.note(problem);
+    turn.finish();
   }
 
-  #replying(id) {
-    this.#reply = new Reply(id, this.#watch ?? new Stopwatch());
-    this.#reply.turn = this.#transcript.assistant();
+  #begins(id) {
+    const watch = this.#watch ?? new Stopwatch();
+    this.#reply = new Reply(id, watch, this.#transcript.assistant(), this.#history.add("assistant"));
     this.#watch = null;
     this.#speaker.stop();
     this.#told.state("thinking");
   }
 
   #says(text) {
-    if (this.#reply.silenced) return;
-    this.#reply.watch.text();
-    this.#reply.turn.say(text);
+    const reply = this.#reply;
+    reply.said += text;
+    if (reply.silenced) return;
+    reply.watch.text();
+    reply.turn.say(text);
   }
 
   #sounds({ item_id, content_index, delta }) {
     const reply = this.#reply;
-    if (reply.silenced) return;
     const samples = fromBase64(delta);
-    reply.heard ??= { item_id, content_index };
+    reply.sentMs += (1000 * samples.length) / RATE_HZ;
+    if (reply.silenced) return;
+    reply.place ??= { item_id, content_index };
     reply.watch.audio(samples.length, RATE_HZ);
     this.#speaker.play(samples);
     this.#told.state("speaking");
   }
 
   #replied({ status, status_details: details, usage, timeline }) {
-    const reply = this.#reply;
-    const { turn } = reply;
     const tokens = usage?.output_token_details;
-    reply.done = true;
-    if (status in UNUSUAL) turn.note(UNUSUAL[status]);
-    turn.finish(reply.watch.measures(tokens && [tokens.text_tokens, tokens.audio_tokens]), timeline);
-    if (turn.text) this.#history.push({ role: "assistant", content: turn.text });
-    else if (status === "cancelled") turn.item.remove();
+    this.#finish(status, tokens && [tokens.text_tokens, tokens.audio_tokens], timeline);
     if (status === "failed") this.#refused(details.error);
-    if (!this.#speaker.playing && !reply.silenced) this.#told.state("listening");
+    if (!this.#speaker.playing && !this.#reply.silenced) this.#told.state("listening");
+  }
+
+  /** Nothing more comes of the reply. */
+  #finish(status, tokens = null, timeline = []) {
+    const reply = this.#reply;
+    reply.done = true;
+    reply.whole = status === "completed" || status === "incomplete";
+    reply.settle();
+    if (status in UNUSUAL) reply.turn.note(UNUSUAL[status]);
+    reply.turn.finish(reply.watch.measures(tokens), timeline);
   }
 
   /** The loudspeaker has played all it had. */
