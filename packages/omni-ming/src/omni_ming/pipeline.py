@@ -70,10 +70,14 @@ SEGMENTER = StageConfig(
 )
 TALKER = StageConfig(
     name="talker",
+    weights="loads",
     factory=Ref("omni_ming.talker.stage:build"),
     terminal="audio",
     ar_engines=("torch",),
-    options=AR_OPTIONS,
+    options={**AR_OPTIONS, "utterances_at_once": None},
+)
+TALKER_STREAM = replace(
+    TALKER, name="talker_stream", factory=Ref("omni_ming.talker.stage:build_stream")
 )
 
 
@@ -105,7 +109,7 @@ STREAMING_SPEECH = (
     _speaking_through("segmenter", Ref("omni_ming.edges:route_spoken_streaming")),
     DECODE,
     SEGMENTER,
-    _on(replace(TALKER, name="talker_stream"), 0, 0.1),
+    _on(TALKER_STREAM, 0, 0.1),
 )
 
 MING_OMNI = PipelineConfig(
