@@ -32,6 +32,8 @@ from omni_ming.vae.stream import Push, Slot, StreamingVae
 from omni_ming.voices import Voices
 
 PATCH_S = 0.32
+PATIENCE_S = 60.0
+"""For speech of several requests, on a busy machine."""
 TEXT = (
     "你好，世界。今天天气很好，我们去公园吧！"
     "The quick brown fox speaks. 公园里有很多人，大家都很开心。"
@@ -110,7 +112,7 @@ class Stage:
         """The calls of all these requests, which are to end."""
         with running(self.scheduler, items) as (_, outbox):
             for name in names:
-                outbox.wait_for("complete", name)
+                outbox.wait_for("complete", name, PATIENCE_S)
         self.check_empty()
         return outbox
 
