@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from tokenizers import Tokenizer
 
 from omni_core.errors import ContextLengthError, RequestError
 from omni_core.media import MediaLimits
-from omni_core.types import MediaKind, MediaPart, Message, RequestParams, Role, TextPart
+from omni_core.types import (
+    MediaKind,
+    MediaPart,
+    Message,
+    RequestParams,
+    Role,
+    TextPart,
+    ToolCall,
+)
 from omni_ming.preprocess.chat import ChatEncoder, MediaSize
 from omni_ming.preprocess.pieces import Piece, positions, token_ids
 from omni_ming.preprocess.settings import Settings, load_settings
@@ -146,6 +155,58 @@ def test_text_never_becomes_a_special_token(chat: ChatEncoder, settings: Setting
     marks = settings.marks
     for token in (marks.turn_end, marks.role_start, marks.role_end, marks.image):
         assert ids.count(token) == plain.count(token)
+
+
+def test_nor_does_an_added_token_that_is_not_marked_as_special(
+    tiny_checkpoint: str, tmp_path: Path, settings: Settings
+) -> None:
+    content = json.loads((Path(tiny_checkpoint) / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in content["added_tokens"]:
+        token["special"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    tokenizer = TextTokenizer(str(tmp_path), settings.context_length)
+    added = {token["id"] for token in content["added_tokens"]}
+    assert not added & set(tokenizer.encode("<imagePatch><|role_end|></think>"))
+    assert tokenizer.encode_raw("<imagePatch>") == [settings.marks.image]
+
+
+def test_texts_beside_each_other_are_one_text(chat: ChatEncoder) -> None:
+    """However a caller cuts it: tokens do not show where, and nothing is put between."""
+    whole = encode(chat, message("user", "the quick brown fox"))
+    cut = encode(chat, message("user", "the qu", "ick brown", " fox"))
+    assert token_ids(cut).tolist() == token_ids(whole).tolist()
+
+
+def test_system_messages_elsewhere_keep_their_place(
+    chat: ChatEncoder, tiny_checkpoint: str
+) -> None:
+    turns = [message("system", "A."), message("system", "B."), message("user", "hi")]
+    made = token_ids(encode(chat, *turns, message("developer", "C."))).tolist()
+    assert made == whole(
+        "<role>SYSTEM</role>A.\nB.\n\ndetailed thinking off<|role_end|><role>HUMAN</role>hi"
+        "<|role_end|><role>SYSTEM</role>C.<|role_end|><role>ASSISTANT</role>",
+        tiny_checkpoint,
+    )
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Message(role="developer", content=(MediaPart(kind="image", data=b""),)),
+        Message(role="tool", content=(TextPart(text="4"),), tool_call_id="c"),
+        Message(
+            role="assistant",
+            content=(),
+            tool_calls=(ToolCall(call_id="c", name="add", arguments={}),),
+        ),
+    ],
+    ids=lambda refused: str(refused.role),
+)
+def test_what_the_format_has_no_place_for_is_refused(chat: ChatEncoder, refused: Message) -> None:
+    user, _ = message("user", "hi")
+    with pytest.raises(RequestError, match="this model") as caught:
+        chat.encode([user, refused], [MediaSize(grid=(1, 1, 1))])
+    assert caught.value.param == "messages"
 
 
 def test_what_cannot_be_a_prompt(preprocessor: Preprocessor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from omni_core.config.refused import REFUSED
 from omni_core.errors import ConfigError
 from omni_core.media.limits import MediaLimits
 from omni_core.plugins import Plugins
+from omni_core.specs import Ref, StageConfig
 from omni_core.testing import echo
 from omni_server import cli
 from omni_server.cli import configuration
@@ -103,6 +105,26 @@ def test_other_accelerators_are_refused_with_the_reason(omni: Any, device: str) 
     [problem] = problems_of(omni("serve", "--model-path", "{model}", "--device", device))
     assert problem.startswith("--device: an" if "TPU" not in problem else "--device: a TPU")
     assert problem.endswith("; use --device cpu")
+
+
+@pytest.mark.parametrize("command", [("graph",), ("config", "explain"), ("config", "export")])
+def test_text_only_is_the_variant_without_speech(
+    omni: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    mute = StageConfig(name="writer", factory=Ref("somewhere:build"), terminal="text")
+    both = {**echo.PIPELINE.variants, "text": (mute,)}
+    pipeline = replace(echo.PIPELINE, variants=both, entry="writer")
+    monkeypatch.setattr(Plugins, "pipelines", lambda self: {"echo": pipeline})
+    short, long = omni(*command, "--text-only"), omni(*command, "--variant", "text")
+    assert short.exit_code == 0, short.exception
+    assert short.output == long.output
+    [problem] = problems_of(omni(*command, "--text-only", "--variant", "speech"))
+    assert problem.endswith("leave one of them out")
+
+
+def test_serve_takes_text_only(omni: Any) -> None:
+    [problem] = problems_of(omni("serve", "--model-path", "{model}", "--text-only"))
+    assert problem.startswith("--variant: pipeline 'echo' has no variant 'text'")
 
 
 def test_every_value_knows_its_source(omni: Any) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omni_core.checkpoint import files
 from omni_core.checkpoint.files import has_file, read_json
 from omni_core.checkpoint.quantization import refuse_quantised
 from omni_core.errors import ConfigError
@@ -93,6 +94,14 @@ def describe(model_path: str) -> ModelInfo:
         grammars=True,
         tools=False,
     )
+
+
+def check_update(model_path: str, new_model_path: str) -> None:
+    """ConfigError unless the new checkpoint differs in the numbers of its weights alone, the files
+    of its Talker and its voices included."""
+    own = ("config.json", "llm/config.json", "llm/tokenizer.json", "vae/config.json")
+    others = (*(f"{TALKER}/{name}" for name in own), VOICES)
+    files.check_update(model_path, new_model_path, others=others)
 
 
 def _sample_rate(model_path: str) -> int:

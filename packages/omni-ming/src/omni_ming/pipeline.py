@@ -61,28 +61,68 @@ THINKER = StageConfig(
 DECODE = StageConfig(
     name="decode", weights="none", factory=Ref("omni_ming.decode:build"), terminal="text"
 )
+SEGMENTER = StageConfig(
+    name="segmenter",
+    weights="none",
+    factory=Ref("omni_ming.segmenter:build"),
+    next=("talker_stream",),
+    stream_to=("talker_stream",),
+)
+TALKER = StageConfig(
+    name="talker",
+    weights="loads",
+    factory=Ref("omni_ming.talker.stage:build"),
+    terminal="audio",
+    ar_engines=("torch",),
+    options={**AR_OPTIONS, "utterances_at_once": None},
+)
+TALKER_STREAM = replace(
+    TALKER, name="talker_stream", factory=Ref("omni_ming.talker.stage:build_stream")
+)
 
 
 def _on(stage: StageConfig, gpu: int, memory_fraction: float) -> StageConfig:
     return replace(stage, gpu=gpu, memory_fraction=memory_fraction)
 
 
-TEXT = (
+def _speaking_through(speaker: str, route_fn: Ref) -> StageConfig:
+    """The Thinker, with the stage that its text goes to where audio is asked for."""
+    targets = ("decode", speaker)
+    return replace(_on(THINKER, 0, 0.8), next=targets, stream_to=targets, route_fn=route_fn)
+
+
+UP_TO_THINKER = (
     PREPROCESSING,
     _on(IMAGE_ENCODER, 0, 0.03),
     _on(AUDIO_ENCODER, 0, 0.03),
     MM_AGGREGATE,
-    _on(THINKER, 0, 0.9),
+)
+TEXT = (*UP_TO_THINKER, _on(THINKER, 0, 0.9), DECODE)
+SPEECH = (
+    *UP_TO_THINKER,
+    _speaking_through("talker", Ref("omni_ming.edges:route_spoken_whole")),
     DECODE,
+    _on(TALKER, 0, 0.1),
+)
+STREAMING_SPEECH = (
+    *UP_TO_THINKER,
+    _speaking_through("segmenter", Ref("omni_ming.edges:route_spoken_streaming")),
+    DECODE,
+    SEGMENTER,
+    _on(TALKER_STREAM, 0, 0.1),
 )
 
 MING_OMNI = PipelineConfig(
     name="ming-omni",
     architectures=("BailingMM2NativeForConditionalGeneration",),
-    variants={"text": TEXT},
-    default_variant="text",
+    variants={"text": TEXT, "speech": SPEECH, "streaming_speech": STREAMING_SPEECH},
+    default_variant="streaming_speech",  # which begins to speak before the reply has ended
     entry="preprocessing",
-    produces={"text": ("text",)},
+    produces={
+        "text": ("text",),
+        "speech": ("text", "audio"),
+        "streaming_speech": ("text", "audio"),
+    },
     describe=Ref("omni_ming.defaults:describe"),
     cpu_processes={
         "preprocessing": "frontend",
@@ -91,7 +131,11 @@ MING_OMNI = PipelineConfig(
         "mm_aggregate": "frontend",
         "thinker": "thinker",
         "decode": "thinker",
+        "segmenter": "thinker",
+        "talker": "talker",
+        "talker_stream": "talker",
     },
-    check_update=Ref("omni_core.checkpoint.files:check_update"),
+    check_update=Ref("omni_ming.defaults:check_update"),
     build_tiny=Ref("omni_ming.tiny:build"),
+    build_tiny_for={"text": Ref("omni_ming.tiny:build_text")},
 )

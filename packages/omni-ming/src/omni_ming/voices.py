@@ -40,7 +40,8 @@ class Voice:
 class Voices:
     """The presets, each made when it is first asked for. Safe to share by threads."""
 
-    def __init__(self, model_path: str) -> None:
+    def __init__(self, model_path: str, *, ready: bool = False) -> None:
+        """`ready`: make all of them now, so that no request waits for its voice."""
         self._model_path = model_path
         self._presets = preset_voices(model_path)
         self._speakers = SpeakerEncoder(model_path)
@@ -48,6 +49,8 @@ class Voices:
         self._lock = threading.Lock()
         if self._presets and not self._speakers.available:
             log.warning("%s has no speaker encoder: its voices will all sound alike", model_path)
+        for name in self._presets if ready else ():
+            self.get(name)
 
     def get(self, name: str | None) -> Voice | None:
         """A voice by name, however it is written, or the default one; None for a checkpoint without

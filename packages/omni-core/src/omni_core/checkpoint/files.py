@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,13 @@ def read_chat_template(model_path: str) -> str:
     return saved
 
 
-def check_update(model_path: str, new_model_path: str) -> None:
+def check_update(model_path: str, new_model_path: str, *, others: Sequence[str] = ()) -> None:
     """ConfigError unless the files beside the weights say the same: stages have read them when they
-    were built, and read them again when they are started again."""
+    were built, and read them again when they are started again. `others` are JSON files of this
+    model alone."""
     differing = [
         name
-        for name in (*SETTINGS, *TEXTS)
+        for name in (*SETTINGS, *TEXTS, *others)
         if _content(model_path, name) != _content(new_model_path, name)
     ]
     if differing:

@@ -79,6 +79,12 @@ class ChatEncoder:
         return writer.pieces
 
     def _turn(self, writer: _Writer, message: Message, sizes: Iterator[MediaSize]) -> None:
+        if message.tool_calls:
+            raise RequestError(
+                "this model takes no tools, so no message can have called one", param="messages"
+            )
+        if message.role in ("system", "developer"):
+            _text_of(message)  # which refuses media
         self._role(writer, _role_of(message))
         for part in message.content:
             if isinstance(part, TextPart):

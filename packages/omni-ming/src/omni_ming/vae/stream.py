@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
-from omni_core.checkpoint.weights import Checkpoint, open_weights
+from omni_core.checkpoint.weights import Checkpoint, Part, open_weights
 from omni_core.specs import StageContext
 from omni_core.types import FloatArray
 from omni_ming.vae.backbone import Past
@@ -54,6 +55,8 @@ class StreamingVae:
     held: int | None = 1
     """Latents that wait for more. None: all of the last push, as the authors' code does, which is
     later by nearly a patch."""
+    parts: Sequence[Part[Any]] = ()
+    """What new weights are copied into."""
     steps: int = field(default=0, init=False)
     """Batches so far."""
 
@@ -66,7 +69,7 @@ class StreamingVae:
             )
             decoder = Decoder.load(weights, load_vae_config(ctx.model_path))
             weights.finish()
-        return cls(decoder)
+        return cls(decoder, parts=weights.parts)
 
     @property
     def sample_rate(self) -> int:

@@ -28,6 +28,7 @@ from omni_server.cli.options import (
     PipelineName,
     Port,
     ServedModelName,
+    TextOnly,
     Variant,
 )
 
@@ -41,6 +42,7 @@ def explain(
     pipeline: PipelineName = None,
     config: ConfigPath = None,
     variant: Variant = None,
+    text_only: TextOnly = False,
     host: Host = None,
     port: Port = None,
     device: Device = None,
@@ -69,6 +71,7 @@ def export(
     pipeline: PipelineName = None,
     config: ConfigPath = None,
     variant: Variant = None,
+    text_only: TextOnly = False,
     host: Host = None,
     port: Port = None,
     device: Device = None,

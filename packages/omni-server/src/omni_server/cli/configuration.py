@@ -33,6 +33,8 @@ from omni_core.specs import PipelineConfig
 from omni_core.validate import nearest
 from omni_server.cli.overrides import parse_overrides
 
+TEXT_ONLY: Final = "text"
+"""By convention, the variant of a pipeline that has no speech stages."""
 _LIMITS: Final = AdmissionLimits()
 _ORIGIN: Final = re.compile(r"\*|https?://[^/\s,]+")
 _DIRECTORY: Final = re.compile(r"[^\0]+")
@@ -139,11 +141,23 @@ def command_line(context: typer.Context) -> CommandLine:
     return CommandLine(
         model_path=given.get("model_path"),
         config=Path(given["config"]) if given.get("config") else None,
-        flags={name: given.get(name) for name in PIPELINE_FIELDS},
+        flags={name: given.get(name) for name in PIPELINE_FIELDS} | _short_for(given),
         server_flags={name: _typed(given.get(name)) for name in SERVER_FIELDS},
         arguments=context.args,
         options=[option for parameter in context.command.params for option in parameter.opts],
     )
+
+
+def _short_for(given: Mapping[str, Any]) -> dict[str, str]:
+    """The flag that --text-only stands for; ConfigError if another variant is asked for as well."""
+    if not given.get("text_only"):
+        return {}
+    if given["variant"] not in (None, TEXT_ONLY):
+        raise ConfigError(
+            f"--text-only is --variant {TEXT_ONLY}, and --variant {given['variant']} is asked for "
+            "as well; leave one of them out"
+        )
+    return {"variant": TEXT_ONLY}
 
 
 def _typed(value: Any) -> Any:

@@ -20,6 +20,7 @@ from omni_server.cli.options import (
     ModelPath,
     PipelineName,
     Remote,
+    TextOnly,
     Variant,
 )
 
@@ -36,6 +37,7 @@ def graph(
     pipeline: PipelineName = None,
     config: ConfigPath = None,
     variant: Variant = None,
+    text_only: TextOnly = False,
     device: Device = None,
     layout: Layout = None,
     remote: Remote = None,

@@ -23,6 +23,9 @@ ConfigPath: TypeAlias = Annotated[
     Path | None, typer.Option("--config", help="YAML file of settings.")
 ]
 Variant: TypeAlias = Annotated[str | None, typer.Option(help="Variant of the pipeline.")]
+TextOnly: TypeAlias = Annotated[
+    bool, typer.Option("--text-only", help="Short for --variant text: no speech stages.")
+]
 Device: TypeAlias = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype: TypeAlias = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
 ArEngine: TypeAlias = Annotated[str | None, typer.Option(help="auto, torch or sglang.")]
