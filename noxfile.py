@@ -49,7 +49,7 @@ OUTSIDE: dict[str, str | None] = {"PYTHONPATH": None, "VIRTUAL_ENV": None, "OMNI
 
 #: Across packages, and for `parity`: `tests` is as long as it may be.
 ENGINE_FEATURES = "tests/test_parity_variants.py"
-COMPILED_STEPS = "packages/omni-qwen3/tests/test_compiled_steps.py"
+COMPILED_STEPS = tuple(f"packages/{name}/tests/test_compiled_steps.py" for name in MODELS)
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
     *(f"tests/test_parity{of}.py" for of in ("", "_variants", "_processes", "_mixed", "_ranks")),
@@ -306,7 +306,7 @@ def playground(session: nox.Session) -> None:
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    files = (ENGINE_FEATURES, COMPILED_STEPS)
+    files = (ENGINE_FEATURES, *COMPILED_STEPS)
     session.run("pytest", "-m", "", *files, *session.posargs, env=ONE_THREAD)
 
 

@@ -46,7 +46,7 @@ TORCH_MODULES = (
         "tensors.py",
         "steps/",
     ),
-    *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "layers/"),
+    *("relay/cuda_", "stage/tracer.py", "testing/cards.py", "layers/", "text/runner.py"),
     *(f"encoder/{name}.py" for name in ("budget", "cached", "images", "rows")),
     *(f"checkpoint/{name}.py" for name in ("tensorfile", "weights", "renew")),
 )

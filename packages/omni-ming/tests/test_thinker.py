@@ -2,97 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from golden_files import arrays, assert_close
+from golden_files import assert_close
+from thinker_cases import CASES, context, expected_tokens, generate, golden, prepared, request
 
-from omni_core.engine.base import EngineRequest
+from omni_core.checkpoint.renew import PartsLoader
+from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.engine.torch_engine.config import TorchEngineConfig
-from omni_core.specs import StageConfig, StageContext
-from omni_core.types import RequestParams, SamplingParams
-from omni_ming import thinker
-from omni_ming.model.router import RoutedMoe
-from omni_ming.payloads import Prepared
-from omni_ming.prompt import row_keys
+from omni_ming import thinker, tiny
+from omni_ming.model.router import AUDIO, IMAGE, TEXT, RoutedMoe
+from omni_ming.prompt import Prompt, flatten, kinds_of
 from omni_ming.thinker import ThinkerRunner
-
-CASES = ("text", "image", "audio", "video", "mixed")
-TOKENS = 12
 
 
 @pytest.fixture(scope="module")
 def runner(tiny_checkpoint: str) -> ThinkerRunner:
-    return thinker.load_runner(
-        StageContext(
-            stage=StageConfig(name="thinker", factory=thinker.build),
-            model_path=tiny_checkpoint,
-            device="cpu",
-            dtype="float32",
-            ar_engine="torch",
-            report=lambda message: None,
-        )
-    )
-
-
-def golden(case: str) -> dict[str, Any]:
-    return {
-        name.removeprefix(f"{case}."): value
-        for name, value in arrays("thinker").items()
-        if name.startswith(f"{case}.")
-    }
-
-
-def prepared(case: str, runner: ThinkerRunner) -> Prepared:
-    """The prompt of a golden, with the rows that the authors' encoders made."""
-    given, config = golden(case), runner.config
-    ids = given["input_ids"][0]
-    made = Prepared(
-        input_ids=ids,
-        positions=given["position_ids"][:, 0],
-        rope_delta=int(given["rope_delta"][0, 0]),
-    )
-    media = (config.image_token_id, config.video_token_id, config.audio_token_id)
-    rows = np.flatnonzero(np.isin(ids, media))
-    if len(rows):
-        made["media_index"] = rows
-        made["media_embeds"] = torch.from_numpy(given["inputs_embeds"][0][rows])
-        made["media_row_keys"] = -1 - np.arange(len(rows)) - 10_000 * CASES.index(case)
-    return made
-
-
-def request(case: str, runner: ThinkerRunner, name: str = "") -> EngineRequest:
-    given = prepared(case, runner)
-    return EngineRequest(
-        request_id=name or case,
-        prompt_len=len(given["input_ids"]),
-        inputs=given,
-        params=RequestParams(),
-        sampling=SamplingParams(temperature=0.0, max_tokens=TOKENS),
-        prompt_token_ids=tuple(given["input_ids"].tolist()),
-        row_keys=row_keys(given),
-    )
-
-
-def generate(engine: TorchEngine, requests: list[EngineRequest]) -> dict[str, list[int]]:
-    tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
-    for one in requests:
-        engine.add(one)
-    with engine.session():
-        while engine.runnable():
-            for output in engine.step():
-                tokens[output.request_id].append(output.token)
-    return tokens
-
-
-def expected_tokens(case: str, runner: ThinkerRunner) -> list[int]:
-    """As far as the reply goes: the authors' loop ran on behind an end token."""
-    tokens: list[int] = golden(case)["greedy_tokens"].tolist()
-    ends = [i for i, token in enumerate(tokens) if token in runner.eos_token_ids]
-    return tokens[: ends[0] + 1] if ends else tokens
+    return thinker.load_runner(context(tiny_checkpoint))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -113,7 +44,7 @@ def test_states_experts_and_logits(case: str, runner: ThinkerRunner, monkeypatch
     monkeypatch.setattr(type(runner._decoder.layers[-1].mlp.router), "__call__", spy)  # type: ignore[union-attr]
     monkeypatch.setattr(type(runner._decoder), "__call__", tapped)
     engine = TorchEngine(runner, TorchEngineConfig(prefix_cache=False))
-    engine.add(request(case, runner))
+    engine.add(request(case, runner.config))
     with engine.session():
         engine.step()
     sparse = [i for i, x in enumerate(runner._decoder.layers) if isinstance(x.mlp, RoutedMoe)]
@@ -131,7 +62,9 @@ def test_states_experts_and_logits(case: str, runner: ThinkerRunner, monkeypatch
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_tokens_alone(case: str, runner: ThinkerRunner) -> None:
     engine = TorchEngine(runner, TorchEngineConfig())
-    assert generate(engine, [request(case, runner)])[case] == expected_tokens(case, runner)
+    assert generate(engine, [request(case, runner.config)])[case] == expected_tokens(
+        case, runner.config
+    )
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 512])
@@ -139,8 +72,8 @@ def test_greedy_tokens_together(chunk: int, runner: ThinkerRunner) -> None:
     """In one batch, prompts in chunks, the second time with prompts from the prefix cache."""
     engine = TorchEngine(runner, TorchEngineConfig(prefill_chunk=chunk))
     for turn in range(2):
-        made = generate(engine, [request(case, runner) for case in CASES])
-        assert made == {case: expected_tokens(case, runner) for case in CASES}, turn
+        made = generate(engine, [request(case, runner.config) for case in CASES])
+        assert made == {case: expected_tokens(case, runner.config) for case in CASES}, turn
     assert engine.stats().prefix_hit_tokens > 0
 
 
@@ -148,8 +81,92 @@ def test_greedy_tokens_through_retractions(runner: ThinkerRunner) -> None:
     kv = runner.kv
     row_bytes = 2 * kv.layers * kv.kv_heads * kv.head_dim * 4
     engine = TorchEngine(runner, TorchEngineConfig(kv_budget_bytes=420 * row_bytes))
-    asked = [request(case, runner, f"{case} {n}") for n in range(3) for case in CASES]
+    asked = [request(case, runner.config, f"{case} {n}") for n in range(3) for case in CASES]
     made = generate(engine, asked)
     for name, tokens in made.items():
-        assert tokens == expected_tokens(name.split()[0], runner), name
+        assert tokens == expected_tokens(name.split()[0], runner.config), name
     assert engine.stats().retractions > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_of_decode_steps(
+    case: str, runner: ThinkerRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[torch.Tensor] = []
+
+    def kept(hidden: torch.Tensor) -> torch.Tensor:
+        made.append(ThinkerRunner.logits(runner, hidden))
+        return made[-1].clone()
+
+    monkeypatch.setattr(runner, "logits", kept)
+    engine = TorchEngine(runner, TorchEngineConfig())
+    tokens = generate(engine, [request(case, runner.config, ignore_eos=True)])[case]
+    assert tokens == golden(case)["greedy_tokens"].tolist()
+    assert_close(torch.cat(made[1:]), golden(case)["decode_logits"])
+
+
+def test_rows_are_routed_by_what_they_are_and_replies_as_text(runner: ThinkerRunner) -> None:
+    """The authors' masks exist where embeddings come in; a placeholder that the model writes has
+    none behind it, in a decode step as after a retraction."""
+    config, given = runner.config, prepared("mixed", runner.config)
+    seq = Sequence(request=request("mixed", runner.config))
+    seq.state = Prompt(given, device=runner.device, dtype=runner.dtype)
+    seq.tokens = [config.image_token_id, config.audio_token_id, 7]
+    ids = given["input_ids"]
+    whole = Segment(seq=seq, start=0, count=len(ids) + 2, samples=True)
+    nothing = torch.zeros(0, dtype=torch.long)
+    kinds = kinds_of(flatten([whole], nothing, runner.device), config)
+    assert kinds is not None
+    expected = np.full(len(ids), TEXT)
+    expected[np.isin(ids, (config.image_token_id, config.video_token_id))] = IMAGE
+    expected[ids == config.audio_token_id] = AUDIO
+    assert {IMAGE, AUDIO} < {*expected.tolist()}
+    assert kinds.tolist() == [*expected.tolist(), TEXT, TEXT]
+    rows = given["media_index"]
+    before = Segment(seq=seq, start=0, count=int(rows[0]), samples=False)
+    assert kinds_of(flatten([before], nothing, runner.device), config) is None
+    step = Segment(seq=seq, start=len(ids), count=1, samples=True)
+    written = torch.tensor([config.image_token_id])
+    assert kinds_of(flatten([step], written, runner.device), config) is None
+
+
+def test_the_same_rows_by_another_router_are_not_found(runner: ThinkerRunner) -> None:
+    """Media with equal ids and positions but other keys share the text before them alone."""
+    first, second = (request("audio", runner.config, name) for name in ("one", "other"))
+    assert second.row_keys is not None
+    second.row_keys[second.row_keys < 0] -= 5000
+    engine = TorchEngine(runner, TorchEngineConfig())
+    rows = int(prepared("audio", runner.config)["media_index"][0])
+    for asked, most in ((first, 0), (second, rows)):
+        before = engine.stats().prefix_hit_tokens
+        assert generate(engine, [asked])[asked.request_id] == expected_tokens(
+            "audio", runner.config
+        )
+        found = engine.stats().prefix_hit_tokens - before
+        assert found == most // 16 * 16
+
+
+def test_new_weights_are_those_of_a_stage_built_of_them(
+    tiny_checkpoint: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = str(tmp_path_factory.mktemp("other") / "tiny")
+    tiny.build(other, seed=1)
+    kept: list[Any] = []
+    ctx = context(tiny_checkpoint, kv_budget_bytes=str(2**22))
+    thinker.build(replace(ctx, loads=kept.append))
+    [loader] = kept
+    assert isinstance(loader, PartsLoader)
+
+    def numbers(of: ThinkerRunner) -> dict[str, list[int]]:
+        asked = [request(case, of.config) for case in CASES]
+        return generate(TorchEngine(of, TorchEngineConfig()), asked)
+
+    running, fresh = (thinker.load_runner(context(path)) for path in (tiny_checkpoint, other))
+    loads = replace(loader, parts=running.parts, after=lambda: None)
+    before = numbers(running)
+    loads.check(other)
+    assert numbers(running) == before
+    loads.load(other)
+    assert numbers(running) == numbers(fresh) != before
+    loads.load(tiny_checkpoint)
+    assert numbers(running) == before

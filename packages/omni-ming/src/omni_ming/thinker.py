@@ -16,7 +16,6 @@ from omni_core.checkpoint.weights import Checkpoint, Weights, open_weights
 from omni_core.engine import build_engine
 from omni_core.engine.base import AttentionParts, Batch
 from omni_core.engine.common.transfer import upload
-from omni_core.engine.grammar import Grammars
 from omni_core.layers.decode import DecodeStep
 from omni_core.layers.rows import decode_positions
 from omni_core.scheduler.base import Scheduler
@@ -40,14 +39,14 @@ def build(ctx: StageContext) -> Scheduler:
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
     ctx.loads(loader(ctx, runner.parts, WEIGHTS, engine.forget_prefixes))
-    tokens = TokenBytes(ctx.model_path)
-    stage = ThinkerStage(ctx.stage.next, tokens, thinker_defaults(ctx.model_path), runner.config)
-
-    def spelling() -> Callable[[int], bytes]:
-        return tokens.__getitem__
-
-    grammars = Grammars(spelling, runner.vocab_size, runner.eos_token_ids)
-    return OmniScheduler(engine, stage, bank.stats, float, grammars)
+    stage = ThinkerStage(
+        ctx.stage.next,
+        TokenBytes(ctx.model_path),
+        thinker_defaults(ctx.model_path),
+        runner.config,
+        end_tokens=runner.eos_token_ids,
+    )
+    return OmniScheduler(engine, stage, bank.stats, grammars=runner.grammars(ctx.model_path))
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:

@@ -21,7 +21,6 @@ from omni_core.engine.base import (
 )
 from omni_core.engine.base import Sequence as EngineSequence
 from omni_core.engine.common.transfer import upload
-from omni_core.engine.grammar import Grammars
 from omni_core.engine.sglang_engine import bootstrap
 from omni_core.layers.decode import DecodeStep
 from omni_core.layers.rows import Patch, decode_positions
@@ -54,23 +53,14 @@ def build(ctx: StageContext) -> Scheduler:
         engine = build_sglang_engine(ctx, model)
         room = engine.max_running
         stage = ThinkerStage(model.runner, defaults, can_speak=speaks, max_running=room)
-        return OmniScheduler(engine, stage, grammars=_grammars(ctx, model.runner))
+        return OmniScheduler(engine, stage, grammars=model.runner.grammars(ctx.model_path))
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
     ctx.loads(loader(ctx, runner.parts, WEIGHTS, engine.forget_prefixes))
     stage = ThinkerStage(runner, defaults, can_speak=speaks, max_running=engine.max_running)
     rest_s = stage.rest_s if ctx.device == "cpu" else float
-    return OmniScheduler(engine, stage, bank.stats, rest_s, _grammars(ctx, runner))
-
-
-def _grammars(ctx: StageContext, runner: ThinkerPrompts) -> Grammars:
-    """Over the text of the checkpoint's tokens, which is read when it is first needed."""
-
-    def spelling() -> Callable[[int], bytes]:
-        return TokenBytes(ctx.model_path).__getitem__
-
-    return Grammars(spelling, runner.vocab_size, runner.eos_token_ids)
+    return OmniScheduler(engine, stage, bank.stats, rest_s, runner.grammars(ctx.model_path))
 
 
 def load_sglang_model(ctx: StageContext) -> SglangModel[SglangThinker]:

@@ -15,6 +15,7 @@ import torch
 
 from omni_core.engine.base import KVSpec
 from omni_core.engine.base import Sequence as EngineSequence
+from omni_core.text.runner import TextRunner
 from omni_core.types import IntArray
 from omni_qwen3.config import OmniConfig
 from omni_qwen3.payloads import Conditioning, Prepared
@@ -32,12 +33,8 @@ class ThinkerInputs:
     """Whether the Talker may want that of a later request that shares this one's KV."""
 
 
-class ThinkerPrompts:
+class ThinkerPrompts(TextRunner):
     """The part of a runner that answers for requests; see `ARRunner`."""
-
-    suppress: torch.Tensor | None = None
-    feedback = False
-    prefix_cache = True
 
     def __init__(
         self,
@@ -50,20 +47,24 @@ class ThinkerPrompts:
     ) -> None:
         """`device` and `dtype` of rows."""
         decoder = config.thinker.decoder
-        self.config = config
-        self.device, self.dtype = device, dtype
-        self.vocab_size = decoder.vocab_size
-        self.eos_token_ids = eos_token_ids
-        self.kv = KVSpec(
+        kv = KVSpec(
             layers=decoder.layers,
             kv_heads=decoder.kv_heads,
             head_dim=decoder.head_dim,
             max_len=decoder.max_len,
         )
+        super().__init__(
+            kv,
+            decoder.vocab_size,
+            eos_token_ids=eos_token_ids,
+            detokenize=detokenize,
+            device=device,
+            dtype=dtype,
+        )
+        self.config = config
         accepted = config.talker.accept_hidden_layer if config.talker else decoder.layers
         self.capture_layer = None if accepted == decoder.layers else accepted - 1
         """The layer whose output the Talker is given of media rows; None for the normed last."""
-        self._detokenize = detokenize
 
     def embed(self, token_ids: IntArray | tuple[int, ...]) -> torch.Tensor:
         """Input embeddings (n, H) of some tokens."""
@@ -80,16 +81,6 @@ class ThinkerPrompts:
             dtype=self.dtype,
         )
 
-    def resume(self, seq: EngineSequence) -> None:
-        """The prompt is still there, and so are the tokens."""
-
-    def feed(self, seq: EngineSequence, chunk: Any) -> None:
-        """Nothing streams into the Thinker."""
-
-    def ready(self, seq: EngineSequence) -> bool:
-        """Always: the next row is the sampled token's embedding."""
-        return True
-
     def collect(
         self, seqs: list[EngineSequence], hidden: torch.Tensor, finished: list[bool]
     ) -> list[Any]:
@@ -101,14 +92,6 @@ class ThinkerPrompts:
         None for user turns with media, whose hidden states are wanted."""
         user = user_turns(prepared, self.config, device=self.device, dtype=self.dtype)
         return None if user.is_media.any() else self._conditioning(user)
-
-    def text(self, token_ids: list[int]) -> str:
-        """See `ARRunner`."""
-        return self._detokenize(token_ids)
-
-    def close(self, seq: EngineSequence) -> None:
-        """Drop the prompt."""
-        seq.state = None
 
     def _from_states(self, seq: EngineSequence) -> Conditioning | None:
         inputs: ThinkerInputs = seq.request.inputs

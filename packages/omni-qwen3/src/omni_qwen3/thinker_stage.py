@@ -15,17 +15,16 @@ from omni_core.engine.stop import StopTracker
 from omni_core.errors import StageError
 from omni_core.scheduler.base import Outbox, Work
 from omni_core.text import calls
-from omni_core.text.payloads import ReplyStart, TokenChunk, as_logprobs
+from omni_core.text.payloads import ReplyStart
 from omni_core.text.reasoning import left_open
 from omni_core.text.reply_grammar import reply_grammar
+from omni_core.text.stage import TextReply, asked_sampling, engine_request, prompt_usage
 from omni_core.types import FinishReason, Payload, SamplingParams, ToolUse, Usage
 from omni_qwen3.head_start import HeadStart
 from omni_qwen3.payloads import Conditioning, Prepared
 from omni_qwen3.rowkeys import row_keys
 from omni_qwen3.thinker_prompts import ThinkerInputs, ThinkerPrompts
 
-NAME = "thinker"
-TEXT_TARGET = "decode"
 SPEECH_TARGET = "talker_ar"
 ROWS_PER_CHUNK = 64
 """Of a text to read aloud: the Talker projects them together."""
@@ -35,15 +34,8 @@ ROWS_PER_CHUNK = 64
 class _Reply:
     """What the stage remembers of a reply under way."""
 
-    usage: Usage
-    """Of the prompt."""
+    text: TextReply
     speaks: bool
-    thinks: bool
-    """The prompt has begun a thought for the reply to continue."""
-    calls: bool
-    """The reply may call functions."""
-    raw: bool
-    """See `Prompt`."""
     unspoken: StopTracker | None = None
     """Looks for calls in what is to be said; None where there can be none."""
     silent: bool = False
@@ -87,35 +79,23 @@ class ThinkerStage:
         if "spoken_ids" in prepared:
             self._read_aloud(work.request_id, prepared, outbox)
             return None
-        asked = work.params.sampling_for(NAME).over(work.params.sampling)
         speaks = self._can_speak and "audio" in work.params.modalities
         ids = tuple(prepared["input_ids"].tolist())
         packed = prepared.get("tool_use")
         use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
         thinks = self._has_opened_thought(ids)
-        reply = _Reply(
-            usage=self._prompt_usage(ids),
-            speaks=speaks,
-            thinks=thinks,
-            calls=use is not None,
-            raw=prepared.get("raw", False),
-        )
+        start = ReplyStart(opened=thinks, calls=use is not None, raw=prepared.get("raw", False))
+        reply = _Reply(TextReply(start, self._prompt_usage(ids)), speaks)
         if speaks and use is not None:
             reply.unspoken = StopTracker([calls.OPEN], self._runner.text)
-        grammar = reply_grammar(asked.grammar, use, opened=thinks)
+        grammar = reply_grammar(asked_sampling(work.params).grammar, use, opened=thinks)
         self._replies[work.request_id] = reply
         if speaks and len(self._replies) <= self._max_running:
             self._open(work.request_id, reply, self._runner.conditioning(prepared), outbox)
         late = speaks and not reply.opened
-        return EngineRequest(
-            request_id=work.request_id,
-            prompt_len=len(ids),
-            inputs=ThinkerInputs(prepared, late, shares=self._can_speak),
-            params=work.params,
-            sampling=msgspec.structs.replace(asked.over(self._defaults), grammar=grammar),
-            prompt_token_ids=ids,
-            row_keys=row_keys(prepared),
-            strict_max_tokens=asked.max_tokens is not None,
+        inputs = ThinkerInputs(prepared, late, shares=self._can_speak)
+        return engine_request(
+            work, inputs, ids, row_keys(prepared), defaults=self._defaults, grammar=grammar
         )
 
     def hear(self, request: EngineRequest, chunk: object, outbox: Outbox) -> bool:
@@ -127,12 +107,7 @@ class ThinkerStage:
         request_id, reply = request.request_id, self._replies[request.request_id]
         if output.index == 0:
             reply.conditioning = output.data
-            start = ReplyStart(opened=reply.thinks, calls=reply.calls, raw=reply.raw)
-            outbox.send(request_id, cast(Payload, start), target=TEXT_TARGET)
-        chunk = TokenChunk(token=output.token, finish=output.finish_reason)
-        if output.logprobs is not None:
-            chunk["logprobs"] = as_logprobs(output.logprobs)
-        outbox.stream(request_id, chunk, target=TEXT_TARGET)
+        reply.text.write(request_id, output, outbox)
         if reply.speaks:
             said = _without_calls(reply, _spoken(reply, output), output.finish_reason)
             self._speak(request_id, reply, said, outbox)
@@ -183,9 +158,7 @@ class ThinkerStage:
     def _finish(self, request_id: str, reply: _Reply, output: StepOutput, outbox: Outbox) -> None:
         if reply.speaks and not reply.opened:
             outbox.send(request_id, {"speak": False}, target=SPEECH_TARGET)
-        outbox.stream_done(request_id)
-        used = Usage(text_tokens=output.index + 1, cached_tokens=output.cached_tokens)
-        outbox.done(request_id, reply.usage + used)
+        reply.text.end(request_id, output, outbox)
         self.forget(request_id)
 
     def _has_opened_thought(self, ids: tuple[int, ...]) -> bool:
@@ -197,11 +170,8 @@ class ThinkerStage:
 
     def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
         config = self._runner.config.thinker
-        return Usage(
-            prompt_tokens=len(ids),
-            prompt_audio_tokens=ids.count(config.audio_token_id),
-            prompt_image_tokens=ids.count(config.image_token_id) + ids.count(config.video_token_id),
-        )
+        pictures = (config.image_token_id, config.video_token_id)
+        return prompt_usage(ids, audio=(config.audio_token_id,), pictures=pictures)
 
 
 def _spoken(reply: _Reply, output: StepOutput) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from omni_core.media.patience import Stop
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
+from omni_core.text.stage import asked_sampling
 from omni_core.types import IntArray, Message, Payload, RequestParams, Tool, ToolUse
 
 DECODING_AT_ONCE = 4
@@ -106,7 +107,7 @@ def check_length(
 ) -> None:
     """ContextLengthError unless the prompt and the reply the caller asks for fit the context;
     `param` is what the prompt is made of."""
-    wanted = params.sampling_for("thinker").over(params.sampling).max_tokens
+    wanted = asked_sampling(params).max_tokens
     if prompt_tokens >= context_length:
         less = " or send less or smaller media" if param == "messages" else ""
         raise ContextLengthError(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from omni_core.layers.mlp import DenseMlp
 
-DENSE_LIMIT_BYTES = 512 * 1024
+DENSE_LIMIT_BYTES = 2 * 1024**2
 """Up to this size it is cheaper to run all experts of a layer than to pick some: two products stay
 in a CPU's cache, and picking takes more calls than they do."""
 

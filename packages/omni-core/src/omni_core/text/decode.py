@@ -28,6 +28,7 @@ from omni_core.text.detokenize import Detokenizer, TokenBytes
 from omni_core.text.logprobs import HeldLogprobs
 from omni_core.text.payloads import ReplyStart, TokenChunk
 from omni_core.text.reasoning import ContentOnly, ReasoningSplitter
+from omni_core.text.stage import asked_sampling
 from omni_core.types import (
     Channel,
     FinishReason,
@@ -53,7 +54,7 @@ class Reply:
     ) -> None:
         """`reasons`: text between think tags is reasoning, from the start if `opened`. `calls`:
         what the answer says may be calls of functions."""
-        sampling = params.sampling_for("thinker").over(params.sampling)
+        sampling = asked_sampling(params)
         self._end_tokens = end_tokens | set(sampling.stop_token_ids or ())
         self._detokenizer = Detokenizer(tokens)
         self._matcher = StopMatcher(sampling.stop or ())

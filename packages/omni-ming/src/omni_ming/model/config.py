@@ -1,6 +1,7 @@
 """The Thinker's part of config.json as frozen dataclasses, read without transformers.
 
-Knows the fields that our own modules need and refuses what they could not honour.
+Knows the fields that our own modules need and refuses what they could not honour. Placeholders are
+the tokenizer's to say: config.json lacks the one for audio.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omni_core.checkpoint.files import read_json
+from omni_core.checkpoint.vocabulary import read_vocabulary
 from omni_core.errors import ConfigError
 
 
@@ -56,6 +58,8 @@ class ThinkerConfig:
     eos_token_id: int
 
 
+IMAGE_PATCH, FRAME_PATCH, AUDIO_PATCH = "<imagePatch>", "<framePatch>", "<audioPatch>"
+
 _NEEDED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "router_type": ("MultiRouter",),
@@ -63,6 +67,7 @@ _NEEDED: Mapping[str, tuple[Any, ...]] = {
     "use_qkv_bias": (False, None),
     "use_bias": (False, None),
     "norm_topk_prob": (True, None),
+    "score_function": ("sigmoid", None),
     "num_shared_experts": (1,),
     "tie_word_embeddings": (False, None),
 }
@@ -70,22 +75,30 @@ _NEEDED: Mapping[str, tuple[Any, ...]] = {
 
 
 def load_thinker_config(model_path: str) -> ThinkerConfig:
-    """The Thinker of a checkpoint; ConfigError for a missing field or an unknown variant."""
-    return thinker_config(read_json(model_path, "config.json"), model_path)
-
-
-def thinker_config(config: Mapping[str, Any], where: str) -> ThinkerConfig:
-    """The same of a config.json that has been read; `where` it is from, for errors."""
-    llm = config.get("llm_config")
+    """The Thinker of a checkpoint; ConfigError for a missing field or token, or an unknown
+    variant."""
+    llm = read_json(model_path, "config.json").get("llm_config")
     if not isinstance(llm, Mapping):
-        raise ConfigError(f"config.json of {where} has no llm_config; download it again")
-    _refuse_others(llm, where)
+        raise ConfigError(f"config.json of {model_path} has no llm_config; download it again")
+    _refuse_others(llm, model_path)
     try:
-        return _thinker_config(llm)
+        return _thinker_config(llm, _placeholders(model_path))
     except KeyError as exc:
         raise ConfigError(
-            f"llm_config in config.json of {where} lacks {exc.args[0]!r}; download it again"
+            f"llm_config in config.json of {model_path} lacks {exc.args[0]!r}; download it again"
         ) from exc
+
+
+def _placeholders(model_path: str) -> tuple[int, int, int]:
+    """Of images, videos and audio."""
+    ids = {token.text: token.token_id for token in read_vocabulary(model_path).added}
+    names = (IMAGE_PATCH, FRAME_PATCH, AUDIO_PATCH)
+    if missing := [name for name in names if name not in ids]:
+        raise ConfigError(
+            f"the tokenizer of {model_path} has no {' or '.join(missing)}; download it again"
+        )
+    image, video, audio = (ids[name] for name in names)
+    return image, video, audio
 
 
 def _refuse_others(llm: Mapping[str, Any], where: str) -> None:
@@ -102,7 +115,8 @@ def _refuse_others(llm: Mapping[str, Any], where: str) -> None:
         raise ConfigError(problems)
 
 
-def _thinker_config(llm: Mapping[str, Any]) -> ThinkerConfig:
+def _thinker_config(llm: Mapping[str, Any], placeholders: tuple[int, int, int]) -> ThinkerConfig:
+    image, video, audio = placeholders
     head_dim = int(llm.get("head_dim") or llm["hidden_size"] // llm["num_attention_heads"])
     scale = llm.get("routed_scaling_factor") or llm.get("moe_router_topk_scaling_factor") or 2.5
     return ThinkerConfig(
@@ -127,8 +141,8 @@ def _thinker_config(llm: Mapping[str, Any]) -> ThinkerConfig:
             shared_intermediate_size=llm["moe_intermediate_size"] * llm["num_shared_experts"],
             scale=float(scale),
         ),
-        image_token_id=llm["image_patch_token"],
-        video_token_id=llm["video_patch_token"],
-        audio_token_id=llm["audio_patch_token"],
+        image_token_id=image,
+        video_token_id=video,
+        audio_token_id=audio,
         eos_token_id=llm["eos_token_id"],
     )

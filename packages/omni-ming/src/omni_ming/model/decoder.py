@@ -62,7 +62,7 @@ class Attention:
     ) -> torch.Tensor:
         """Rows (N, hidden) to (N, hidden); appends to the cache of `layer`."""
         turning = self.heads + self.kv_heads
-        rows = F.linear(x, self.qkv).view(len(x), turning + self.kv_heads, -1)
+        rows = F.linear(x, self.qkv).view(x.shape[0], turning + self.kv_heads, -1)
         unturned, values = rows.split_with_sizes([turning, self.kv_heads], dim=1)
         queries, keys = tables(self.norm(unturned)).split_with_sizes(
             [self.heads, self.kv_heads], dim=1

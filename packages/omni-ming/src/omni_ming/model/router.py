@@ -58,14 +58,14 @@ class MultiRouter:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if kinds is None:
             return F.linear(x, self.weight[TEXT]), self.bias[TEXT]
-        logits = F.linear(x, self.weight.flatten(0, 1)).view(len(x), len(_GATES), -1)
-        rows = torch.arange(len(x), device=x.device)
+        logits = F.linear(x, self.weight.flatten(0, 1)).view(x.shape[0], len(_GATES), -1)
+        rows = torch.arange(x.shape[0], device=x.device)
         return logits[rows, kinds], self.bias[kinds]
 
     def _best(self, ranks: torch.Tensor) -> torch.Tensor:
         """The top_k experts within the groups whose two best ranks sum highest."""
         config = self.config
-        grouped = ranks.view(len(ranks), config.groups, -1)
+        grouped = ranks.view(ranks.shape[0], config.groups, -1)
         group_ranks = grouped.topk(2, dim=-1).values.sum(dim=-1)
         groups = group_ranks.topk(config.top_groups, dim=-1).indices
         open_groups = torch.zeros_like(group_ranks, dtype=torch.bool).scatter_(1, groups, True)
