@@ -28,8 +28,8 @@ CONSTRAINTS = "constraints/cpu.txt"
 LOWEST = "constraints/lowest.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 
-#: Each package and the siblings its wheel declares, in the order to install them.
 MODELS = ("omni-qwen3", "omni-ming")
+#: Each package and the siblings its wheel declares, in the order to install them.
 NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {
@@ -37,7 +37,7 @@ EXTRAS = {
     "omni-ming": "[voices]",
     "omni-server": "[realtime]",
 }
-#: The same where no torch can be had; a package that is not here does nothing without one.
+#: The same without torch; a package that is not here does nothing then.
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
@@ -90,17 +90,14 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the packages' own tests, two files at a time, and those across packages, whose servers
-    use all cores."""
+    """Run the packages' own tests, two files at a time, then those across packages."""
     packages = [name + EXTRAS[name] if name in EXTRAS else name for name in NEEDS]
     install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", "transformers", "openai"))
-    shown = "--durations=25"
-    if session.posargs:
-        session.run("pytest", shown, *session.posargs, env=ONE_THREAD)
-        return
     own = [f"packages/{name}/tests" for name in NEEDS]
-    session.run("pytest", shown, "--numprocesses=2", "--dist=loadfile", *own, env=ONE_THREAD)
-    session.run("pytest", shown, f"--ignore={ENGINE_FEATURES}", "tests", env=ONE_THREAD)
+    across = [f"--ignore={ENGINE_FEATURES}", "tests"]  # whose servers use all cores
+    both = (["--numprocesses=2", "--dist=loadfile", *own], across)
+    for asked in [session.posargs] if session.posargs else both:
+        session.run("pytest", "--durations=25", *asked, env=ONE_THREAD)
 
 
 @nox.session
@@ -115,8 +112,7 @@ def tests_package(session: nox.Session, package: str) -> None:
 def tests_python(session: nox.Session, package: str) -> None:
     """As tests_package, under each Python we support; what cannot be tested there is named.
 
-    An interpreter that is not installed is skipped. Where torch has no CPU build, the tests that
-    need it are left out: its CUDA build brings gigabytes of libraries.
+    Missing interpreters are skipped, and what needs torch where that has no build for CPUs.
     """
     if has_cpu_torch(session):
         run_alone(session, package, CONSTRAINTS)
@@ -226,8 +222,8 @@ def parity(session: nox.Session) -> None:
     session.install("-q", "-c", CONSTRAINTS, "--no-deps", "torchvision")
     tiny = str(Path(session.create_tmp()) / "tiny")
     session.run("python", "-c", f"from omni_qwen3.tiny import build; build({tiny!r}, seed=0)")
-    reference = "tests/parity/reference.py"
-    session.run("python", reference, "--checkpoint", tiny, "--check", env=ONE_THREAD)
+    check = ("tests/parity/reference.py", "--checkpoint", tiny, "--check")
+    session.run("python", *check, env=ONE_THREAD)
     session.run("pytest", ENGINE_FEATURES, env=ONE_THREAD)
 
 
@@ -336,7 +332,7 @@ def sglang_contract(session: nox.Session) -> None:
 
 def install_sglang(session: nox.Session) -> None:
     """Install everything under the constraints, then SGLang without its CUDA parts."""
-    packages = ("omni-core" + EXTRAS["omni-core"], "omni-qwen3", "omni-server")
+    packages = ("omni-core" + EXTRAS["omni-core"], *list(NEEDS)[1:])
     install(session, *packages, tools=(*TEST_TOOLS, "transformers", "openai"))
     session.install("-q", "--no-deps", "-r", "constraints/sglang-cpu.txt")
 
