@@ -30,7 +30,7 @@ COLLECTED = {
     "omni_stage_restarts",
 }
 """Made when they are asked for, of the pipeline's state."""
-SOURCES = ("omni-core", "omni-qwen3")
+SOURCES = ("omni-core", "omni-qwen3", "omni-ming")
 NOT_SERVED = ("testing", "omni_core/config")
 
 

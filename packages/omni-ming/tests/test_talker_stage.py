@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,23 +16,33 @@ from golden_files import assert_close
 
 from omni_core.engine.torch_engine import TorchEngine
 from omni_core.engine.torch_engine.config import TorchEngineConfig
-from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Work
-from omni_core.specs import StageConfig, StageContext
+from omni_core.errors import ConfigError
+from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Scheduler, Work
+from omni_core.specs import StageConfig, StageContext, WeightLoader
+from omni_core.steps import StepBank
+from omni_core.steps.aoti import Libraries
+from omni_core.steps.base import Spec
+from omni_core.steps.compiled import Library
+from omni_core.steps.maker import LibraryMaker
 from omni_core.testing.fakes import RecordingOutbox, running
 from omni_core.types import AudioDelta, FloatArray, RequestParams, SamplingParams
+from omni_ming import tiny
 from omni_ming.payloads import Utterance
 from omni_ming.speech_text.front_end import utterances
 from omni_ming.talker import runner as talker
+from omni_ming.talker import stage
 from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.talker.runner import TalkerRunner
 from omni_ming.talker.scheduler import SpeechScheduler
 from omni_ming.talker.script import Director, Script, Utterances, WholeText
-from omni_ming.talker.stage import build
+from omni_ming.talker.stage import build, build_stream
 from omni_ming.vae.decoder import Decoder
 from omni_ming.vae.stream import Push, Slot, StreamingVae
 from omni_ming.voices import Voices
 
 PATCH_S = 0.32
+PATIENCE_S = 60.0
+"""For speech of several requests, on a busy machine."""
 TEXT = (
     "你好，世界。今天天气很好，我们去公园吧！"
     "The quick brown fox speaks. 公园里有很多人，大家都很开心。"
@@ -110,7 +121,7 @@ class Stage:
         """The calls of all these requests, which are to end."""
         with running(self.scheduler, items) as (_, outbox):
             for name in names:
-                outbox.wait_for("complete", name)
+                outbox.wait_for("complete", name, PATIENCE_S)
         self.check_empty()
         return outbox
 
@@ -264,3 +275,57 @@ def test_voices_sound_different(parts: Parts) -> None:
     made = Stage(parts).speak(asked, *given)
     one, other = (audio(made, name) for name in given)
     assert one.shape != other.shape or not np.allclose(one, other)
+
+
+class Instant(LibraryMaker):
+    """Makes every library at once, of the program itself."""
+
+    def make_now(self, spec: Spec, call: object, done: Callable[[Library], None]) -> None:
+        done(lambda tensors: spec.program(*tensors))
+
+
+def context(model_path: str, loaders: list[WeightLoader], **options: Any) -> StageContext:
+    return StageContext(
+        stage=StageConfig(name="talker", factory=build_stream, options=options),
+        model_path=model_path,
+        device="cpu",
+        dtype="float32",
+        ar_engine="torch",
+        compile="wait",
+        report=lambda message: None,
+        loads=loaders.append,
+    )
+
+
+def heard(scheduler: Scheduler) -> FloatArray:
+    with running(scheduler, items("r", TEXT, params(1))) as (_, outbox):
+        outbox.wait_for("complete", "r")
+    return audio(outbox, "r")
+
+
+def test_new_weights_sound_as_if_they_had_been_there(
+    tiny_checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the Talker, the VAE and the voices; steps are ready before the first request."""
+    bank = StepBank(maker=Instant(Libraries(tmp_path / "libraries")), waits=True)
+    banks = iter([bank, StepBank.eager()])
+    monkeypatch.setattr(stage, "build_bank", lambda ctx: next(banks))
+    loaders: list[WeightLoader] = []
+    scheduler = build_stream(context(tiny_checkpoint, loaders, kv_budget_bytes=2**20))
+    assert bank.stats()["steps_swapped"] == 3  # decode step, flow and aggregator
+    assert bank.stats()["step_calls_eager"] == 0
+    other = str(tmp_path / "other")
+    tiny.build(other, seed=1)
+    [loader] = loaders
+    loader.check(other)
+    loader.load(other)
+    wanted = heard(build_stream(context(other, [])))
+    assert_close(heard(scheduler), wanted)
+    loader.load(tiny_checkpoint)
+    again = heard(scheduler)
+    assert again.shape != wanted.shape or not np.allclose(again, wanted)
+
+
+def test_an_option_that_cannot_be_is_refused(tiny_checkpoint: str) -> None:
+    with pytest.raises(ConfigError, match="utterances_at_once must be a whole number"):
+        build(context(tiny_checkpoint, [], utterances_at_once=0))
