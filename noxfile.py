@@ -315,8 +315,9 @@ def sglang(session: nox.Session) -> None:
     for file in sorted(Path("packages").glob("*/tests/test_*.py")):
         if "pytest.mark.sglang" in file.read_text():  # a process has one engine of SGLang's at most
             session.run("pytest", "-m", "sglang", str(file), *session.posargs, env=ONE_THREAD)
-    split = "packages/omni-qwen3/tests/test_sglang_thinker.py"
-    session.run("pytest", "-m", "sglang", split, "--ranks=2", *session.posargs, env=ONE_THREAD)
+    for model in MODELS:
+        split = ("--ranks=2", f"packages/{model}/tests/test_sglang_thinker.py")
+        session.run("pytest", "-m", "sglang", *split, *session.posargs, env=ONE_THREAD)
     options = ("-m", "not matrix", "--ar-engine=sglang")
     session.run("pytest", *options, *ON_SGLANG, *session.posargs, env=ONE_THREAD)
 
@@ -332,7 +333,7 @@ def sglang_contract(session: nox.Session) -> None:
 
 def install_sglang(session: nox.Session) -> None:
     """Install everything under the constraints, then SGLang without its CUDA parts."""
-    packages = ("omni-core" + EXTRAS["omni-core"], *list(NEEDS)[1:])
+    packages = ("omni-core" + EXTRAS["omni-core"], *MODELS, "omni-server")
     install(session, *packages, tools=(*TEST_TOOLS, "transformers", "openai"))
     session.install("-q", "--no-deps", "-r", "constraints/sglang-cpu.txt")
 

@@ -55,7 +55,8 @@ THINKER = StageConfig(
     factory=Ref("omni_ming.thinker:build"),
     next=("decode",),
     stream_to=("decode",),
-    ar_engines=("torch",),
+    ar_engines=("torch", "sglang"),
+    splits=True,
     options=AR_OPTIONS,
 )
 DECODE = StageConfig(

@@ -7,15 +7,17 @@ nor of what a reply is for (`thinker_stage`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from omni_core.checkpoint.renew import loader
 from omni_core.checkpoint.weights import Checkpoint, Weights, open_weights
-from omni_core.engine import build_engine
+from omni_core.engine import build_engine, build_sglang_engine
 from omni_core.engine.base import AttentionParts, Batch
 from omni_core.engine.common.transfer import upload
+from omni_core.engine.sglang_engine import bootstrap
 from omni_core.layers.decode import DecodeStep
 from omni_core.layers.rows import decode_positions
 from omni_core.scheduler.base import Scheduler
@@ -30,23 +32,44 @@ from omni_ming.prompt import flatten, kinds_of
 from omni_ming.thinker_prompts import ThinkerPrompts
 from omni_ming.thinker_stage import ThinkerStage
 
+if TYPE_CHECKING:
+    from omni_core.engine.sglang_engine.model import SglangModel
+    from omni_ming.on_sglang.thinker import SglangThinker
+
 WEIGHTS = (PREFIX, "model.lm_head.")
 
 
 def build(ctx: StageContext) -> Scheduler:
-    """The stage over the embedded engine."""
+    """The stage over the engine that `ctx` names."""
+    if ctx.ar_engine == "sglang":
+        model = load_sglang_model(ctx)
+        engine = build_sglang_engine(ctx, model)
+        stage = _stage(ctx, model.runner)
+        return OmniScheduler(engine, stage, grammars=model.runner.grammars(ctx.model_path))
     bank = build_bank(ctx)
     runner = load_runner(ctx, bank)
     engine = build_engine(ctx, runner)
     ctx.loads(loader(ctx, runner.parts, WEIGHTS, engine.forget_prefixes))
-    stage = ThinkerStage(
+    grammars = runner.grammars(ctx.model_path)
+    return OmniScheduler(engine, _stage(ctx, runner), bank.stats, grammars=grammars)
+
+
+def _stage(ctx: StageContext, runner: ThinkerPrompts) -> ThinkerStage:
+    return ThinkerStage(
         ctx.stage.next,
         TokenBytes(ctx.model_path),
         thinker_defaults(ctx.model_path),
         runner.config,
         end_tokens=runner.eos_token_ids,
     )
-    return OmniScheduler(engine, stage, bank.stats, grammars=runner.grammars(ctx.model_path))
+
+
+def load_sglang_model(ctx: StageContext) -> SglangModel[SglangThinker]:
+    """The language model as one of SGLang's, or a rank's part of it."""
+    bootstrap.prepare()
+    from omni_ming.on_sglang.thinker import load_model
+
+    return load_model(ctx)
 
 
 def load_runner(ctx: StageContext, bank: StepBank | None = None) -> ThinkerRunner:

@@ -20,7 +20,7 @@ from omni_core.layers.mlp import DenseMlp
 from omni_core.layers.norm import RMSNorm
 from omni_core.layers.rotary import RotaryTables
 from omni_ming.model.config import ThinkerConfig
-from omni_ming.model.rope import PartialRope, head_order
+from omni_ming.model.rope import PartialRope, head_order, reordered
 from omni_ming.model.router import RoutedMoe
 
 PREFIX = "model.model."
@@ -50,9 +50,7 @@ class Attention:
             weights.tensor(f"{prefix}{part}_norm.weight", (width,))[order] for part in ("q", "k")
         )
         shape = ((heads + 2 * kv_heads) * width, config.hidden_size)
-        qkv = weights.tensor(f"{prefix}query_key_value.weight", shape)
-        turning = qkv[: (heads + kv_heads) * width].view(heads + kv_heads, width, -1)
-        turning.copy_(turning[:, order])
+        qkv = reordered(weights.tensor(f"{prefix}query_key_value.weight", shape), config)
         norms = torch.cat([q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1)])
         output = weights.tensor(f"{prefix}dense.weight", (config.hidden_size, heads * width))
         return cls(qkv, RMSNorm.of(norms, config.norm_eps), output, heads, kv_heads)

@@ -50,6 +50,15 @@ class PartialRope:
         return RotaryTables(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
+def reordered(rows: torch.Tensor, config: ThinkerConfig) -> torch.Tensor:
+    """Rows (heads * head_dim, ...) of the checkpoint's query_key_value in our order: by
+    `head_order` for queries and keys, as they are for values."""
+    turning = (config.heads + config.kv_heads) * config.head_dim
+    heads = rows[:turning].view(-1, config.head_dim, *rows.shape[1:])
+    ours = heads[:, head_order(config, rows.device)].flatten(0, 1)
+    return torch.cat([ours, rows[turning:]])
+
+
 def head_order(config: ThinkerConfig, device: torch.device) -> torch.Tensor:
     """Int64 (head_dim,): the checkpoint's dimension that stands at each place of ours.
 

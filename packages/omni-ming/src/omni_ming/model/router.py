@@ -16,8 +16,9 @@ from omni_core.layers.mlp import DenseMlp
 from omni_ming.model.config import MoeConfig
 
 TEXT, IMAGE, AUDIO = 0, 1, 2
-"""Kinds of rows, and the routers' places; a video's rows are images."""
-_GATES = ("gate", "image_gate", "audio_gate")
+"""Kinds of rows; a video's rows are images."""
+GATES = ("gate", "image_gate", "audio_gate")
+"""What the checkpoint calls the routers, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +26,21 @@ class MultiRouter:
     """Sigmoid scores; a bias that only selects; the best experts of the best groups."""
 
     config: MoeConfig
-    weight: torch.Tensor
-    """Float32 (3, experts, hidden)."""
-    bias: torch.Tensor
-    """Float32 (3, experts)."""
+    weights: tuple[torch.Tensor, ...]
+    """Float32 (experts, hidden), by kind."""
+    biases: tuple[torch.Tensor, ...]
+    """Float32 (experts,), by kind."""
 
     @classmethod
     def load(cls, weights: Weights, prefix: str, config: MoeConfig, hidden: int) -> MultiRouter:
         """From `prefix`{gate,image_gate,audio_gate}.{weight,expert_bias}."""
         single = torch.float32
         shape = (config.experts, hidden)
-        gates = [weights.tensor(f"{prefix}{gate}.weight", shape, single) for gate in _GATES]
+        gates = [weights.tensor(f"{prefix}{gate}.weight", shape, single) for gate in GATES]
         biases = [
-            weights.tensor(f"{prefix}{gate}.expert_bias", shape[:1], single) for gate in _GATES
+            weights.tensor(f"{prefix}{gate}.expert_bias", shape[:1], single) for gate in GATES
         ]
-        return cls(config, torch.stack(gates), torch.stack(biases))
+        return cls(config, tuple(gates), tuple(biases))
 
     def __call__(
         self, x: torch.Tensor, kinds: torch.Tensor | None
@@ -57,10 +58,10 @@ class MultiRouter:
         self, x: torch.Tensor, kinds: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if kinds is None:
-            return F.linear(x, self.weight[TEXT]), self.bias[TEXT]
-        logits = F.linear(x, self.weight.flatten(0, 1)).view(x.shape[0], len(_GATES), -1)
+            return F.linear(x, self.weights[TEXT]), self.biases[TEXT]
+        logits = torch.stack([F.linear(x, weight) for weight in self.weights])
         rows = torch.arange(x.shape[0], device=x.device)
-        return logits[rows, kinds], self.bias[kinds]
+        return logits[kinds, rows], torch.stack(self.biases)[kinds]
 
     def _best(self, ranks: torch.Tensor) -> torch.Tensor:
         """The top_k experts within the groups whose two best ranks sum highest."""

@@ -24,13 +24,13 @@ from omni_core.checkpoint.weights import Checkpoint, open_weights
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
+from omni_core.layers.rotary_module import TableRotary, stacked_tables
 from omni_core.specs import StageContext
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray
 from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.model.layers import Rope
 from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
-from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
 from omni_qwen3.on_sglang.upstream import (
     ForwardBatch,
     LogitsProcessorOutput,
@@ -161,7 +161,7 @@ class TalkerModule(Qwen3MoeForCausalLM):
         decodes = forward_batch.forward_mode.is_decode()
         x = self.inputs.index_select(0, rows) if decodes else self.chunk
         line = self.positions.index_select(0, rows) if decodes else self.chunk_positions
-        tables = rotary_tables(self._rope, line, x.dtype)
+        tables = stacked_tables(self._rope.tables(line, x.dtype))
         hidden = self.model(input_ids, tables, forward_batch, x)
         ends = slice(None) if decodes else forward_batch.extend_seq_lens.cumsum(0) - 1
         self.states.index_copy_(0, rows, hidden[ends])

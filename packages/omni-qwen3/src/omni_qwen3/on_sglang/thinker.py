@@ -20,7 +20,9 @@ from omni_core.checkpoint.weights import Checkpoint, torch_dtype
 from omni_core.engine.base import Segment, Sequence
 from omni_core.engine.common.transfer import upload
 from omni_core.engine.sglang_engine.model import SglangModel
+from omni_core.engine.sglang_engine.split import require_even_split
 from omni_core.errors import ConfigError
+from omni_core.layers.rotary_module import TableRotary, stacked_tables
 from omni_core.layers.rows import Patch
 from omni_core.specs import Ref, StageContext
 from omni_core.text.detokenize import TokenBytes
@@ -29,7 +31,6 @@ from omni_qwen3.config import DecoderConfig, load_config
 from omni_qwen3.defaults import eos_token_ids
 from omni_qwen3.model.layers import Rope
 from omni_qwen3.on_sglang.decoder import as_qwen3_moe, check_tensors
-from omni_qwen3.on_sglang.rotary import TableRotary, rotary_tables
 from omni_qwen3.on_sglang.upstream import (
     ForwardBatch,
     LogitsProcessorOutput,
@@ -50,7 +51,9 @@ def load_model(ctx: StageContext, *, speaks: bool) -> SglangModel[SglangThinker]
     decoder = config.thinker.decoder
     with Checkpoint(ctx.model_path) as checkpoint:
         check_decoder(checkpoint, decoder)
-    check_split(ctx, decoder)
+    require_even_split(
+        ctx.stage.name, ctx.stage.tp_size, _split_widths(decoder), kv_heads=decoder.kv_heads
+    )
     runner = SglangThinker(
         config,
         eos_token_ids=eos_token_ids(ctx.model_path),
@@ -95,20 +98,12 @@ def check_decoder(checkpoint: Checkpoint, config: DecoderConfig) -> None:
     check_tensors(checkpoint, config, DECODER, HEAD, embeddings="embed_tokens")
 
 
-def check_split(ctx: StageContext, config: DecoderConfig) -> None:
-    """ConfigError unless every rank gets as much of the model as the others."""
-    ranks = ctx.stage.tp_size
-    counts = {"attention heads": config.heads}
+def _split_widths(config: DecoderConfig) -> dict[str, int]:
+    """What ranks divide among themselves, beside heads of keys and values."""
+    widths = {"attention heads": config.heads}
     if config.moe is not None:
-        counts["columns in an expert"] = config.moe.intermediate_size
-    uneven = [f"{count} {what}" for what, count in counts.items() if count % ranks]
-    if config.kv_heads % ranks and ranks % config.kv_heads:
-        uneven.append(f"{config.kv_heads} heads of keys and values")
-    if uneven:
-        raise ConfigError(
-            f"stage {ctx.stage.name!r}: tp_size is {ranks} but the model has "
-            f"{' and '.join(uneven)}, which it does not divide; set one that does"
-        )
+        widths["columns in an expert"] = config.moe.intermediate_size
+    return widths
 
 
 def upstream_config(model_path: str, decoder: DecoderConfig) -> dict[str, Any]:
@@ -158,9 +153,8 @@ class ThinkerModule(Qwen3MoeForCausalLM):
         if forward_batch.forward_mode.is_decode():
             x = self.model.embed_tokens(input_ids)
             line = positions + self.offsets.index_select(0, forward_batch.req_pool_indices)
-            hidden = self.model(
-                input_ids, rotary_tables(self._rope, line, x.dtype), forward_batch, x
-            )
+            tables = stacked_tables(self._rope.tables(line, x.dtype))
+            hidden = self.model(input_ids, tables, forward_batch, x)
         else:
             hidden = self._prompts(forward_batch)
         return self.logits_processor(input_ids, hidden, self.lm_head, forward_batch)
@@ -173,7 +167,7 @@ class ThinkerModule(Qwen3MoeForCausalLM):
         x = self.model.embed_tokens(flat.line.ids)
         for patch in flat.media:
             x[patch.rows] = patch.values
-        tables = rotary_tables(rope, flat.line.positions, x.dtype)
+        tables = stacked_tables(rope.tables(flat.line.positions, x.dtype))
         residual_batch.start(forward_batch)
         for index, layer in enumerate(self.model.layers):
             x = layer(tables, x, forward_batch)

@@ -10,8 +10,11 @@ over the loopback interface, or between the cards.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from omni_core.errors import ConfigError
 
 _MEETING_SWITCH: Final = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
 _CORES_SWITCH: Final = "SGLANG_CPU_OMP_THREADS_BIND"
@@ -37,6 +40,19 @@ class Split:
         os.environ.setdefault(_CORES_SWITCH, "|".join([cores] * self.ranks))
         for switch in _INTERFACE_SWITCHES:
             os.environ.setdefault(switch, _LOOPBACK)
+
+
+def require_even_split(stage: str, ranks: int, widths: Mapping[str, int], *, kv_heads: int) -> None:
+    """ConfigError unless every rank gets as much of the model as the others; {what it is: how many}
+    of all that is divided. Heads of keys and values can be shared by ranks as well."""
+    uneven = [f"{count} {what}" for what, count in widths.items() if count % ranks]
+    if kv_heads % ranks and ranks % kv_heads:
+        uneven.append(f"{kv_heads} heads of keys and values")
+    if uneven:
+        raise ConfigError(
+            f"stage {stage!r}: tp_size is {ranks} but the model has {' and '.join(uneven)}, which "
+            "it does not divide; set one that does"
+        )
 
 
 def meeting_place() -> int:
