@@ -1,4 +1,5 @@
-"""The stage that speaks: several utterances of several requests at once, each heard in its place."""
+"""The stage that speaks: several utterances of several requests at once, each heard in its
+place."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from omni_ming.talker.scheduler import SpeechScheduler
 from omni_ming.talker.script import Director, Script, Utterances, WholeText
 
 PATCH_S = 0.32
-TEXT = "你好，世界。今天天气很好，我们去公园吧！The quick brown fox speaks. 公园里有很多人，大家都很开心。"
+TEXT = (
+    "你好，世界。今天天气很好，我们去公园吧！"
+    "The quick brown fox speaks. 公园里有很多人，大家都很开心。"
+)
 
 
 class Latents:
@@ -120,7 +124,7 @@ class Stage:
             for name in names:
                 outbox.wait_for("complete", name)
         self.check_empty()
-        return {name: outbox for name in names}
+        return dict.fromkeys(names, outbox)
 
     def check_empty(self) -> None:
         stats = self.engine.stats()

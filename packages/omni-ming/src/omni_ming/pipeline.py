@@ -70,10 +70,11 @@ SEGMENTER = StageConfig(
 )
 TALKER = StageConfig(
     name="talker",
+    weights="loads",
     factory=Ref("omni_ming.talker.stage:build"),
     terminal="audio",
     ar_engines=("torch",),
-    options=AR_OPTIONS,
+    options={**AR_OPTIONS, "utterances_at_once": None},
 )
 
 

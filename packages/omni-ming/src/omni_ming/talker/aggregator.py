@@ -38,5 +38,5 @@ class Aggregator:
         """Patches (B, patch, latent_dim) to rows (B, hidden)."""
         (patches,) = tensors
         embedded = self.embed(patches.to(self.embed.weight.dtype))
-        first = self.first.expand(len(patches), 1, -1)
+        first = self.first.expand(patches.shape[0], 1, -1)  # `len` would fix the size
         return (self.blocks(torch.cat([first, embedded], dim=1), slice(1))[:, 0],)

@@ -60,7 +60,7 @@ class EulerStep:
             torch.cat([rows, torch.zeros_like(rows)]),
             moment,
         ).float()
-        given, free = velocity.chunk(2)
+        given, free = velocity.view(2, *x.shape).unbind()
         return (x + (given + self.guidance * (given - free)) * dt,)
 
 

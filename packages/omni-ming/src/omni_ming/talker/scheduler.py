@@ -37,13 +37,16 @@ from omni_ming.talker.prompt import Voice
 from omni_ming.talker.script import Director, Line, Script
 
 PUSH_PATCHES: Final = 8
-"""Of one utterance in one call of the VAE: what arrives meanwhile waits no longer than for these."""
+"""Of one utterance in one call of the VAE: the others of the call, and what arrives meanwhile, wait
+no longer than for these."""
 
 
 class Vae(Protocol):
     """Latents to samples, as they come."""
 
-    sample_rate: int
+    @property
+    def sample_rate(self) -> int:
+        """Of the samples, in Hz."""
 
     def open(self) -> Any:
         """A place for one utterance."""
@@ -170,7 +173,7 @@ class SpeechScheduler:
         idle = not (wanted or self._engine.runnable() or any(self._audible()))
         timeout_s = self._engine.wakes_in_s() if idle else None
         items = inbox.drain(block=idle, timeout_s=timeout_s)
-        return all([self._take(item, outbox) for item in items])
+        return all(self._take(item, outbox) for item in items)
 
     def _take(self, item: InboxItem, outbox: Outbox) -> bool:
         match item:
