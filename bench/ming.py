@@ -33,10 +33,9 @@ from recital import TEXTS, build_reciting, pieces_of
 from results import Case, Report
 
 Kind = Literal["reply", "reading"]
-KINDS: Final[tuple[Kind, ...]] = ("reply", "reading")
 TALKER: Final = "talker_stream"
 CROWD: Final = 8
-REPLIES_EACH: Final = 3
+REPLIES_EACH: Final = 2
 """Of those in flight: one wave alone would mostly measure how a wave begins and ends."""
 CROWD_GOAL: Final = 3.0
 FLOW_BATCH_GOAL: Final = 4.0
@@ -44,9 +43,9 @@ FLOW_BATCH_GOAL: Final = 4.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the bench."""
-    parser.add_argument("--tokens", type=int, nargs="+", default=[60, 240], help="of a reply")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[60, 240], help="of replies")
     parser.add_argument("--patches", type=int, default=16, help="of an utterance, 0.32 s each (16)")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are of so many (default 3)")
+    parser.add_argument("--rounds", type=int, default=2, help="medians are of so many (default 2)")
     parser.add_argument("--languages", nargs="+", choices=tuple(TEXTS), default=list(TEXTS))
     parser.add_argument("--compile", choices=("off", "wait"), default="off")
 
@@ -64,6 +63,8 @@ def measure(options: argparse.Namespace) -> Report:
 
 async def _measure(language: str, options: argparse.Namespace) -> list[Case]:
     pieces = pieces_of(*TEXTS[language])
+    told: list[tuple[Kind, int]] = [("reply", tokens) for tokens in options.tokens]
+    told.append(("reading", options.tokens[0]))
     loads: dict[tuple[Kind, int, int], Loads] = defaultdict(Loads)
     with tempfile.TemporaryDirectory() as workshop:
         checkpoint = build_reciting(Path(workshop, "reciting"), pieces)
@@ -72,17 +73,15 @@ async def _measure(language: str, options: argparse.Namespace) -> list[Case]:
         )
         async with pipeline:
             asked = Asked(pipeline, pieces, options.patches)
-            for number in range(options.rounds + 1):
-                for kind in KINDS:
-                    for tokens in options.tokens:
-                        for in_flight in (1, CROWD):
-                            load = await asked.load(kind, tokens, in_flight)
-                            if number:  # the first one warms up
-                                loads[kind, tokens, in_flight].rounds.append(load)
+            await asked.load("reply", options.tokens[0], CROWD)  # warms up
+            for _ in range(options.rounds):
+                for kind, tokens in told:
+                    for in_flight in (1, CROWD):
+                        load = await asked.load(kind, tokens, in_flight)
+                        loads[kind, tokens, in_flight].rounds.append(load)
     return [
         case
-        for kind in KINDS
-        for tokens in options.tokens
+        for kind, tokens in told
         for case in _cases(
             kind,
             f"{language} {kind}, {tokens} tokens",
