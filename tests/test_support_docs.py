@@ -29,7 +29,8 @@ def test_every_model_and_feature_has_the_four_claims() -> None:
             assert len(row) == 5, row
             assert all(row), row
     assert {row[0] for row in rows("Models")} == {
-        f"Qwen3-Omni-30B-A3B-{kind}" for kind in ("Instruct", "Thinking", "Captioner")
+        *(f"Qwen3-Omni-30B-A3B-{kind}" for kind in ("Instruct", "Thinking", "Captioner")),
+        "Ming-flash-omni 2.0",
     }
 
 

@@ -16,10 +16,8 @@ FRAME = RATE // 10
 
 
 def trimmed(sound: FloatArray, size: int, **options: bool) -> list[FloatArray]:
-    trim = SilenceTrim(RATE, **options)
-    made = [trim.push(sound[at : at + size]) for at in range(0, len(sound), size)]
-    made[-1] = np.concatenate([made[-1], trim.flush()])
-    return made
+    trim, parts = SilenceTrim(RATE, **options), range(0, len(sound), size)
+    return [trim.push(sound[at : at + size], last=at + size >= len(sound)) for at in parts]
 
 
 @pytest.mark.parametrize(("name", "size"), [("one", 69_000), ("c14112", 14_112), ("c5000", 5_000)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from golden_files import arrays, assert_close
@@ -15,14 +14,15 @@ from omni_core.steps import StepBank
 from omni_ming.talker.aggregator import Aggregator
 from omni_ming.talker.config import TalkerConfig, load_talker_config
 from omni_ming.talker.flow import Flow, moments
-from omni_ming.talker.prompt import TalkerPrompts, Voice
+from omni_ming.talker.prompt import TalkerPrompts
+from omni_ming.voices import Voice
 
-VOICE = Voice(speaker=np.zeros(192, np.float32), text="感谢你的认可。")
+VOICE = Voice("DB30", "感谢你的认可。", torch.zeros(12, 64), None)
 RUNS = {
-    "plain": ("hello world", Voice(), 0, ""),
-    "clone": ("你好，世界", VOICE, 3, ""),
-    "instr": ("ok", Voice(), 0, "slow"),
-    "music": ("Genre: a Mood: b Instrument: c Theme: d Duration: e", Voice(), 0, ""),
+    "plain": ("hello world", None, ""),
+    "clone": ("你好，世界", VOICE, ""),
+    "instr": ("ok", None, "slow"),
+    "music": ("Genre: a Mood: b Instrument: c Theme: d Duration: e", None, ""),
 }
 
 
@@ -37,7 +37,7 @@ def config(tiny_checkpoint: str) -> TalkerConfig:
 
 @pytest.fixture(scope="module")
 def prompts(tiny_checkpoint: str) -> TalkerPrompts:
-    return TalkerPrompts(tiny_checkpoint)
+    return TalkerPrompts(tiny_checkpoint, 4)
 
 
 def weights(model_path: str, prefix: str) -> Weights:
@@ -53,8 +53,7 @@ def flow(model_path: str, config: TalkerConfig, guidance: float = 2.0) -> Flow:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_prompt(run: str, prompts: TalkerPrompts) -> None:
-    text, voice, patches, instruction = RUNS[run]
-    made = prompts(text, voice, patches=patches, instruction=instruction)
+    made = prompts(*RUNS[run])
     assert made.ids.tolist() == golden(f"{run}.input_ids")[0].tolist()
 
 
@@ -62,7 +61,7 @@ def test_a_text_that_spells_special_tokens_is_plain_text(
     tiny_checkpoint: str, prompts: TalkerPrompts
 ) -> None:
     tokenizer = Tokenizer.from_file(f"{tiny_checkpoint}/talker/llm/tokenizer.json")
-    made = prompts("hi<|im_end|>", Voice())
+    made = prompts("hi<|im_end|>", None)
     assert (made.ids == tokenizer.token_to_id("<|im_end|>")).sum() == 2
     assert "hi<|im_end|>" in tokenizer.decode(made.ids.tolist(), skip_special_tokens=False)
 

@@ -17,8 +17,9 @@ from omni_core.engine.torch_engine.config import TorchEngineConfig
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import FloatArray, RequestParams, SamplingParams
 from omni_ming.talker import runner as talker
-from omni_ming.talker.prompt import TalkerPrompts, Voice
+from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.talker.runner import Noise, SpeechInputs, TalkerRunner
+from omni_ming.voices import Voice
 
 RUNS = {
     "plain": ("hello world", ""),
@@ -62,7 +63,7 @@ class Observed(TalkerRunner):
 
 @pytest.fixture(scope="module")
 def prompts(tiny_checkpoint: str) -> TalkerPrompts:
-    return TalkerPrompts(tiny_checkpoint)
+    return TalkerPrompts(tiny_checkpoint, 4)
 
 
 @pytest.fixture
@@ -84,11 +85,8 @@ def runner(tiny_checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> Observed:
 
 def golden_voice() -> Voice:
     given = arrays("talker")
-    return Voice(
-        speaker=given["spk.in"][0],
-        text="感谢你的认可。",
-        latents=given["ref.prompt_wav_lat"][0],
-    )
+    latents, speaker = (torch.from_numpy(given[n][0]) for n in ("ref.prompt_wav_lat", "spk.in"))
+    return Voice("DB30", "感谢你的认可。", latents, speaker)
 
 
 def request(
@@ -101,9 +99,8 @@ def request(
     steps: int | None = None,
 ) -> EngineRequest:
     text, instruction = RUNS[run]
-    voice = golden_voice() if run == "clone" else Voice()
-    patches = 0 if voice.latents is None else len(voice.latents) // 4
-    prompt = prompts(text, voice, patches=patches, instruction=instruction)
+    voice = golden_voice() if run == "clone" else None
+    prompt = prompts(text, voice, instruction)
     return EngineRequest(
         request_id=name or run,
         prompt_len=len(prompt.ids),

@@ -4,12 +4,13 @@ place."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-import torch
 from golden_files import assert_close
 
 from omni_core.engine.torch_engine import TorchEngine
@@ -21,77 +22,69 @@ from omni_core.types import AudioDelta, FloatArray, RequestParams, SamplingParam
 from omni_ming.payloads import Utterance
 from omni_ming.speech_text.front_end import utterances
 from omni_ming.talker import runner as talker
-from omni_ming.talker.prompt import TalkerPrompts, Voice
+from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.talker.runner import TalkerRunner
 from omni_ming.talker.scheduler import SpeechScheduler
 from omni_ming.talker.script import Director, Script, Utterances, WholeText
+from omni_ming.talker.stage import build
+from omni_ming.vae.decoder import Decoder
+from omni_ming.vae.stream import Push, Slot, StreamingVae
+from omni_ming.voices import Voices
 
 PATCH_S = 0.32
+PATIENCE_S = 60.0
+"""For speech of several requests, on a busy machine."""
 TEXT = (
     "你好，世界。今天天气很好，我们去公园吧！"
     "The quick brown fox speaks. 公园里有很多人，大家都很开心。"
 )
 
 
-class Latents:
-    """A `Vae` whose samples are the latents themselves, and that keeps its books."""
+class Watched(StreamingVae):
+    """Keeps which sounds ended, and their latents."""
 
-    sample_rate = 44_100
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(decoder)
+        self.latents: dict[int, int] = {}
+        self.ended: list[int] = []
+        self._slots: list[Slot] = []
 
-    def __init__(self) -> None:
-        self.open_slots: set[int] = set()
-        self.lasts: list[int] = []
-        self._opened = 0
+    def open(self) -> Slot:
+        self._slots.append(super().open())
+        return self._slots[-1]
 
-    def open(self) -> int:
-        self._opened += 1
-        self.open_slots.add(self._opened)
-        return self._opened
-
-    def push(self, rows: list[tuple[int, torch.Tensor, bool]]) -> list[FloatArray]:
-        for slot, latents, last in rows:
-            assert slot in self.open_slots
-            assert slot not in self.lasts
-            assert len(latents)
-            self.lasts += [slot] * last
-        return [latents.flatten().numpy() for _, latents, _ in rows]
-
-    def close(self, slot: int) -> None:
-        self.open_slots.remove(slot)
+    def push(self, pushes: Sequence[Push]) -> list[FloatArray]:
+        for push in pushes:
+            number = self._slots.index(push.slot)
+            assert number not in self.ended
+            assert len(push.latents)
+            self.latents[number] = self.latents.get(number, 0) + len(push.latents)
+            self.ended += [number] * push.last
+        return super().push(pushes)
 
 
-class Untrimmed:
-    """A `Trim` that ends an utterance with a 9."""
+@dataclass(frozen=True)
+class Parts:
+    """What schedulers are made of."""
 
-    def push(self, samples: FloatArray) -> FloatArray:
-        return samples
-
-    def flush(self) -> FloatArray:
-        return np.full(1, 9, np.float32)
+    runner: TalkerRunner
+    decoder: Decoder
+    director: Director
 
 
 @pytest.fixture(scope="module")
-def runner(tiny_checkpoint: str) -> TalkerRunner:
-    return talker.load_runner(
-        StageContext(
-            stage=StageConfig(name="talker", factory=talker.load_runner),
-            model_path=tiny_checkpoint,
-            device="cpu",
-            dtype="float32",
-            ar_engine="torch",
-            report=lambda message: None,
-        )
+def parts(tiny_checkpoint: str) -> Parts:
+    ctx = StageContext(
+        stage=StageConfig(name="talker", factory=build),
+        model_path=tiny_checkpoint,
+        device="cpu",
+        dtype="float32",
+        ar_engine="torch",
+        report=lambda message: None,
     )
-
-
-@pytest.fixture(scope="module")
-def director(tiny_checkpoint: str, runner: TalkerRunner) -> Director:
-    prompts = TalkerPrompts(tiny_checkpoint)
-    rng = np.random.default_rng(3)
-    latents = rng.standard_normal((12, 64), np.float32)
-    speaker = rng.standard_normal(192, np.float32)
-    voices = {"DB30": Voice(speaker=speaker, text="感谢你的认可。", latents=latents)}
-    return Director("talker", prompts, voices, "DB30", runner.config, PATCH_S)
+    runner, vae = talker.load_runner(ctx), StreamingVae.load(ctx)
+    prompts, voices = TalkerPrompts(tiny_checkpoint, 4), Voices(tiny_checkpoint)
+    return Parts(runner, vae.decoder, Director("talker", prompts, voices, PATCH_S))
 
 
 class Stage:
@@ -99,37 +92,33 @@ class Stage:
 
     def __init__(
         self,
-        runner: TalkerRunner,
-        director: Director,
+        parts: Parts,
         script: Callable[[], Script] = Utterances,
         at_once: int = 4,
         **engine: int,
     ) -> None:
-        self.vae = Latents()
-        self.engine = TorchEngine(runner, TorchEngineConfig(**engine))
-        self.flow = runner.flow
+        self.vae = Watched(parts.decoder)
+        self.engine = TorchEngine(parts.runner, TorchEngineConfig(**engine))
         self.scheduler = SpeechScheduler(
             self.engine,
-            director,
+            parts.director,
             self.vae,
             script=script,
-            trim=Untrimmed,
             at_once=at_once,
-            more_stats=runner.flow.stats,
+            more_stats=parts.runner.flow.stats,
         )
 
-    def speak(self, items: list[Any], *names: str) -> dict[str, RecordingOutbox]:
-        """The calls for each request once all have ended."""
+    def speak(self, items: list[Any], *names: str) -> RecordingOutbox:
+        """The calls of all these requests, which are to end."""
         with running(self.scheduler, items) as (_, outbox):
             for name in names:
-                outbox.wait_for("complete", name)
+                outbox.wait_for("complete", name, PATIENCE_S)
         self.check_empty()
-        return dict.fromkeys(names, outbox)
+        return outbox
 
     def check_empty(self) -> None:
         stats = self.engine.stats()
         assert (stats.running, stats.waiting, stats.kv_pages_used) == (0, 0, 0)
-        assert not self.vae.open_slots
         assert self.scheduler.stats()["running"] == 0
 
 
@@ -159,63 +148,58 @@ def audio(outbox: RecordingOutbox, name: str) -> FloatArray:
     return np.concatenate([delta.samples for delta in deltas])
 
 
-def alone(runner: TalkerRunner, director: Director, name: str, **given: Any) -> FloatArray:
-    stage = Stage(runner, director, at_once=1)
-    return audio(stage.speak(items(name, TEXT, params(**given)), name)[name], name)
+def alone(parts: Parts, name: str, seed: int) -> FloatArray:
+    return audio(Stage(parts, at_once=1).speak(items(name, TEXT, params(seed)), name), name)
 
 
-def test_eight_at_once_as_each_alone(runner: TalkerRunner, director: Director) -> None:
+def test_eight_at_once_as_each_alone(parts: Parts) -> None:
     names = {f"r{seed}": seed for seed in range(8)}
-    expected = {name: alone(runner, director, name, seed=seed) for name, seed in names.items()}
-    before = runner.flow.stats()
-    stage = Stage(runner, director, max_running=32)
+    expected = {name: alone(parts, name, seed) for name, seed in names.items()}
+    before = parts.runner.flow.stats()
+    stage = Stage(parts, max_running=32)
     asked = [item for name, seed in names.items() for item in items(name, TEXT, params(seed))]
     made = stage.speak(asked, *names)
     for name, samples in expected.items():
-        assert_close(audio(made[name], name), samples)
+        assert_close(audio(made, name), samples)
     after = stage.scheduler.stats()
     batches = after["flow_batches"] - before["flow_batches"]
     assert (after["flow_patches"] - before["flow_patches"]) / batches > 8
     assert after["utterances"] == 8 * len(utterances(TEXT))
+    assert after["vae_chunks"] > 2 * after["vae_batches"]
 
 
-def test_text_in_pieces_as_utterances(runner: TalkerRunner, director: Director) -> None:
+def test_text_in_pieces_as_utterances(parts: Parts) -> None:
     """Spoken when it has ended, the text gives the audio that was streamed while it was written."""
-    streamed = alone(runner, director, "r", seed=5)
-    stage = Stage(runner, director, WholeText)
-    made = stage.speak(whole("r", TEXT, params(5)), "r")["r"]
-    assert_close(audio(made, "r"), streamed)
+    made = Stage(parts, WholeText).speak(whole("r", TEXT, params(5)), "r")
+    assert_close(audio(made, "r"), alone(parts, "r", 5))
 
 
-def test_utterances_are_heard_in_order(runner: TalkerRunner, director: Director) -> None:
-    """Short ones behind a long one are made first, and wait."""
+def test_utterances_are_heard_in_order(parts: Parts) -> None:
+    """Short ones behind a long one are made first, and wait. None is longer than its text takes."""
     texts = ["公园里有很多人，大家都很开心。" * 2, "好。", "你好。"]
     chunks = [Chunk("r", "segmenter", Utterance(text=t, continues=True)) for t in texts]
     asked = [Work("r", params(1), {}), *chunks, ChunksDone("r", "segmenter")]
-    made = Stage(runner, director).speak(asked, "r")["r"]
-    samples = audio(made, "r")
-    lengths = np.diff(np.flatnonzero(samples == 9), prepend=-1) - 1
-    patch = 4 * 64
-    longest = [max(2.0, len(t) * 5818 / 16_000) for t in texts]
-    most = [math.ceil(seconds / PATCH_S) for seconds in longest]
-    assert all(12 <= n // patch <= m or n // patch == m for n, m in zip(lengths, most, strict=True))
-    assert (lengths[1], lengths[2]) == (7 * patch, 7 * patch)
-    assert lengths[0] > 12 * patch
+    stage = Stage(parts)
+    stage.speak(asked, "r")
+    assert stage.vae.ended == [0, 1, 2]
+    assert 12 <= stage.vae.latents[0] // 4 <= math.ceil(len(texts[0]) * 5818 / 16_000 / PATCH_S)
+    assert (stage.vae.latents[1], stage.vae.latents[2]) == (7 * 4, 7 * 4)  # of 2 s
 
 
-def test_the_last_latents_are_marked_at_every_end(runner: TalkerRunner, director: Director) -> None:
-    """Where the stop rule, the guard or the caller's limit ends an utterance."""
-    stage = Stage(runner, director)
+def test_the_last_latents_are_marked_at_every_end(parts: Parts) -> None:
+    """Where the stop rule, the length of the text or the caller's limit ends an utterance."""
+    stage = Stage(parts)
     asked = [*items("rule", TEXT, params(1)), *items("limit", TEXT, params(2, max_tokens=3))]
     made = stage.speak(asked, "rule", "limit")
-    assert sorted(stage.vae.lasts) == list(range(1, 2 * len(utterances(TEXT)) + 1))
-    ends = {name: outbox.wait_for("complete", name).value for name, outbox in made.items()}
+    count = len(utterances(TEXT))
+    assert sorted(stage.vae.ended) == list(range(2 * count))
+    ends = {name: made.wait_for("complete", name).value for name in ("rule", "limit")}
     assert ends == {"rule": "stop", "limit": "length"}
-    assert len(audio(made["limit"], "limit")) == len(utterances(TEXT)) * (3 * 4 * 64 + 1)
+    assert sorted(stage.vae.latents.values())[:count] == [3 * 4] * count
 
 
-def test_a_request_holds_no_more_rows_than_it_may(runner: TalkerRunner, director: Director) -> None:
-    stage = Stage(runner, director, at_once=2)
+def test_a_request_holds_no_more_rows_than_it_may(parts: Parts) -> None:
+    stage = Stage(parts, at_once=2)
     sizes: list[int] = []
     step = stage.engine.step
 
@@ -229,22 +213,19 @@ def test_a_request_holds_no_more_rows_than_it_may(runner: TalkerRunner, director
     assert max(sizes) == 2
 
 
-def test_a_new_request_does_not_wait_for_the_later_utterances_of_others(
-    runner: TalkerRunner, director: Director
-) -> None:
+def test_a_new_request_does_not_wait_for_the_later_utterances_of_others(parts: Parts) -> None:
     """Where the engine is full, only those enter that are heard next."""
-    stage = Stage(runner, director, at_once=8, max_running=2)
+    stage = Stage(parts, at_once=8, max_running=2)
     texts = ["好。", "公园里有很多人。", "公园里有很多人。", "公园里有很多人。"]
     asked: list[Any] = [Work("a", params(1), {})]
     asked += [Chunk("a", "segmenter", Utterance(text=t, continues=True)) for t in texts]
     asked += [ChunksDone("a", "segmenter"), *items("b", "你好，世界。", params(2))]
-    outbox = stage.speak(asked, "a", "b")["a"]
-    order = [c.request_id for c in outbox.calls if c.method == "complete"]
-    assert order == ["b", "a"]
+    made = stage.speak(asked, "a", "b")
+    assert [c.request_id for c in made.calls if c.method == "complete"] == ["b", "a"]
 
 
-def test_an_abort_frees_everything(runner: TalkerRunner, director: Director) -> None:
-    stage = Stage(runner, director)
+def test_an_abort_frees_everything(parts: Parts) -> None:
+    stage = Stage(parts)
     with running(stage.scheduler, items("r", TEXT, params(1))) as (inbox, outbox):
         outbox.wait_for("emit", "r")
         inbox.put(Abort("r"))
@@ -257,8 +238,8 @@ def test_an_abort_frees_everything(runner: TalkerRunner, director: Director) -> 
     assert "complete" not in [call.method for call in outbox.of("r")]
 
 
-def test_a_bad_request_fails_alone(runner: TalkerRunner, director: Director) -> None:
-    stage = Stage(runner, director)
+def test_a_bad_request_fails_alone(parts: Parts) -> None:
+    stage = Stage(parts)
     voice = RequestParams(voice="nobody")
     too_long = [Utterance(text=text, continues=True) for text in ("你好，世界。", "=" * 4096)]
     asked = [
@@ -274,7 +255,14 @@ def test_a_bad_request_fails_alone(runner: TalkerRunner, director: Director) -> 
     stage.check_empty()
 
 
-def test_nothing_to_say(runner: TalkerRunner, director: Director) -> None:
-    stage = Stage(runner, director, WholeText)
-    made = stage.speak(whole("r", "。。。", params(1)), "r")["r"]
+def test_nothing_to_say(parts: Parts) -> None:
+    made = Stage(parts, WholeText).speak(whole("r", "。。。", params(1)), "r")
     assert [call.method for call in made.of("r")] == ["complete"]
+
+
+def test_voices_sound_different(parts: Parts) -> None:
+    given = {"DB30": params(1), "lingguang": msgspec.structs.replace(params(1), voice="lingguang")}
+    asked = [item for name, one in given.items() for item in items(name, TEXT, one)]
+    made = Stage(parts).speak(asked, *given)
+    one, other = (audio(made, name) for name in given)
+    assert one.shape != other.shape or not np.allclose(one, other)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omni_core.specs import StageConfig, StageContext
 from omni_core.types import FloatArray
 from omni_ming.vae.encoder import load_encoder, reference_latents
-from omni_ming.vae.stream import StreamingVae
+from omni_ming.vae.stream import Push, StreamingVae
 
 LATENTS = 36
 
@@ -39,7 +39,8 @@ def latents() -> torch.Tensor:
 def streamed(vae: StreamingVae, rows: torch.Tensor, sizes: list[int]) -> list[FloatArray]:
     slot, parts = vae.open(), list(rows.split(sizes))
     return [
-        vae.push([(slot, part, index == len(parts) - 1)])[0] for index, part in enumerate(parts)
+        vae.push([Push(slot, part, last=index == len(parts) - 1)])[0]
+        for index, part in enumerate(parts)
     ]
 
 
@@ -98,7 +99,7 @@ def test_many_at_once_equal_each_alone(vae: StreamingVae) -> None:
         for n, part in enumerate(rows):
             at = 4 * (turn - n)
             if 0 <= at < len(part):
-                pushes.append((slots[n], part[at : at + 4], at + 4 >= len(part)))
+                pushes.append(Push(slots[n], part[at : at + 4], last=at + 4 >= len(part)))
                 who.append(n)
         for n, sound in zip(who, vae.push(pushes), strict=True):
             made[n] = np.concatenate([made[n], sound])

@@ -73,22 +73,17 @@ def preset_voices(model_path: str) -> dict[str, Preset]:
     return found
 
 
-def default_voice(model_path: str) -> str | None:
-    """Who speaks if no voice is named; None for a checkpoint without voices."""
-    names = preset_voices(model_path)
-    return DEFAULT_VOICE if DEFAULT_VOICE in names else next(iter(names), None)
-
-
 def describe(model_path: str) -> ModelInfo:
     """Context length, voices and modalities of a checkpoint; ConfigError if it is quantised."""
     refuse_quantised(model_path)
     config = load_thinker_config(model_path)
     speaks = has_file(model_path, f"{TALKER}/config.json")
     names = tuple(preset_voices(model_path)) if speaks else ()
+    default = DEFAULT_VOICE if DEFAULT_VOICE in names else next(iter(names), None)
     return ModelInfo(
         context_length=config.max_len,
         voices=names,
-        default_voice=default_voice(model_path) if speaks else None,
+        default_voice=default,
         sample_rate=_sample_rate(model_path) if speaks else None,
         input_modalities=("text", "image", "audio", "video"),
         refused_modalities={} if speaks else {"audio": NO_TALKER},

@@ -76,6 +76,9 @@ TALKER = StageConfig(
     ar_engines=("torch",),
     options={**AR_OPTIONS, "utterances_at_once": None},
 )
+TALKER_STREAM = replace(
+    TALKER, name="talker_stream", factory=Ref("omni_ming.talker.stage:build_stream")
+)
 
 
 def _on(stage: StageConfig, gpu: int, memory_fraction: float) -> StageConfig:
@@ -106,7 +109,7 @@ STREAMING_SPEECH = (
     _speaking_through("segmenter", Ref("omni_ming.edges:route_spoken_streaming")),
     DECODE,
     SEGMENTER,
-    _on(replace(TALKER, name="talker_stream"), 0, 0.1),
+    _on(TALKER_STREAM, 0, 0.1),
 )
 
 MING_OMNI = PipelineConfig(

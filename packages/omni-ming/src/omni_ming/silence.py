@@ -28,27 +28,20 @@ class SilenceTrim:
         """Less than a frame."""
         self._silent: list[FloatArray] = []
 
-    def push(self, samples: FloatArray) -> FloatArray:
-        """Take more sound (n,); what is certain to be heard now."""
-        sound = np.concatenate([self._begun, samples])
+    def push(self, sound: FloatArray, *, last: bool) -> FloatArray:
+        """Take more sound (n,); what is certain to be heard now, all of it if it was the `last`."""
+        sound = np.concatenate([self._begun, sound])
         whole = len(sound) // self._frame * self._frame
-        self._begun = sound[whole:]
         frames = [sound[at : at + self._frame] for at in range(0, whole, self._frame)]
-        return np.concatenate([sound[:0], *self._heard(frames)])
-
-    def flush(self) -> FloatArray:
-        """The utterance is over: what is still to be heard."""
-        rest = [self._begun] if len(self._begun) and not self._drops_rest else []
-        heard = [self._begun[:0], *self._heard(rest), *self._silent[:KEPT_FRAMES]]
-        self._begun, self._silent = self._begun[:0], []
-        return np.concatenate(heard)
-
-    def _heard(self, frames: list[FloatArray]) -> list[FloatArray]:
-        """Those of the frames, and of the silent ones before, that something audible follows."""
-        heard: list[FloatArray] = []
+        self._begun = sound[whole:]
+        if last and len(self._begun) and not self._drops_rest:
+            frames.append(self._begun)
+        heard: list[FloatArray] = [np.zeros(0, dtype=np.float32)]
         for frame in frames:
             self._silent.append(frame)
             if np.abs(frame).mean() > QUIET:
                 heard += self._silent
                 self._silent = []
-        return heard
+        if last:
+            heard += self._silent[:KEPT_FRAMES]
+        return np.concatenate(heard)

@@ -91,7 +91,7 @@ class RecordingOutbox:
         with self._changed:
             return [call for call in self.calls if call.request_id == request_id]
 
-    def wait_for(self, method: str, request_id: str) -> Call:
+    def wait_for(self, method: str, request_id: str, patience_s: float = _PATIENCE_S) -> Call:
         """The first such call, waiting for it; AssertionError with all calls if it never comes."""
 
         def found() -> Call | None:
@@ -100,7 +100,7 @@ class RecordingOutbox:
             )
 
         with self._changed:
-            call = self._changed.wait_for(found, _PATIENCE_S)
+            call = self._changed.wait_for(found, patience_s)
             assert call is not None, f"no {method} of {request_id!r} in {self.calls}"
             return call
 

@@ -12,26 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from omni_core.types import FloatArray, IntArray
+from omni_core.types import IntArray
 from omni_ming.preprocess.tokenizer import TextTokenizer
 from omni_ming.talker.config import CACHE_ROWS, LLM
+from omni_ming.voices import Voice
 
 _SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
 _TASK = "Please generate speech based on the following description.\n"
 _MUSIC = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
 """A text that holds all of these describes music, and is no text to be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Voice:
-    """Whom the Talker is to sound like, as far as that is known."""
-
-    speaker: FloatArray | None = None
-    """(speaker_dim,) embedding of the voice."""
-    text: str = ""
-    """What is said in the recording that `latents` are of."""
-    latents: FloatArray | None = None
-    """(n, latent_dim), a whole number of patches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +50,30 @@ class _Pieces:
 class TalkerPrompts:
     """Makes prompts of one checkpoint."""
 
-    def __init__(self, model_path: str) -> None:
-        """ConfigError if there is no tokenizer."""
+    def __init__(self, model_path: str, patch: int) -> None:
+        """For patches of so many latents; ConfigError if there is no tokenizer."""
+        self._patch = patch
         self._tokenizer = TextTokenizer(str(Path(model_path) / LLM), CACHE_ROWS)
 
-    def __call__(
-        self, text: str, voice: Voice, *, patches: int = 0, instruction: str = ""
-    ) -> TalkerPrompt:
+    def __call__(self, text: str, voice: Voice | None, instruction: str = "") -> TalkerPrompt:
         """The prompt for `text`, read as plain text even where it spells a special token;
         ContextLengthError if it can never be spoken in one go.
 
-        `patches` of the voice's recording follow, if its text is known as well.
+        The patches of the voice's reference follow, if what it says is known.
         """
-        cloned = patches if voice.text else 0
+        cloned = 0
+        if voice is not None and voice.prompt_text:
+            cloned = len(voice.latents) // self._patch
         pieces = _Pieces(self._tokenizer.encode_raw)
         pieces.add(_SYSTEM, "<|im_start|>user\n", _TASK)
         speaker_row = None
-        if voice.speaker is not None:
+        if voice is not None:
             speaker_row = pieces.add("  speaker_1:", "<|vision_start|>")
             pieces.add("<|vision_pad|>", "<|vision_end|>\n")
         if not all(word in text for word in _MUSIC):
             pieces.add(" Text input:\n")
-        if cloned:
-            pieces.ids += self._tokenizer.encode(voice.text)
+        if voice is not None and cloned:
+            pieces.ids += self._tokenizer.encode(voice.prompt_text)
         pieces.ids += self._tokenizer.encode(text)
         pieces.add("<|im_end|>\n", "<|im_start|>assistant\n")
         if instruction:

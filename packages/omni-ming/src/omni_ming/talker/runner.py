@@ -33,7 +33,8 @@ from omni_ming.talker.blocks import Linear
 from omni_ming.talker.config import TalkerConfig, load_talker_config
 from omni_ming.talker.flow import Flow
 from omni_ming.talker.llm import Llm
-from omni_ming.talker.prompt import TalkerPrompt, Voice
+from omni_ming.talker.prompt import TalkerPrompt
+from omni_ming.voices import Voice
 
 WEIGHTS: Final = ("model.", "cfm.", "aggregator.", "stop_head.", "spk_head.")
 """Of the tensors in the checkpoint's talker folder."""
@@ -53,7 +54,7 @@ class SpeechInputs:
     """`EngineRequest.inputs`: one utterance."""
 
     prompt: TalkerPrompt
-    voice: Voice
+    voice: Voice | None
     noise: Noise
     """Of this utterance alone: what it draws depends on no other."""
     temperature: float = 0.0
@@ -144,9 +145,9 @@ class TalkerRunner:
         """Make the prompt's rows; see `ARRunner`."""
         inputs: SpeechInputs = seq.request.inputs
         past = self._history.new_zeros(self._history.shape[1:])
-        if (latents := self._latents(inputs.voice)) is not None:
-            known = latents[-len(past) :]
-            past[len(past) - len(known) :] = known
+        if inputs.voice is not None:
+            known = inputs.voice.latents[-len(past) :]
+            past[len(past) - len(known) :] = known.to(past)
         seq.state = _Speech(rows=self._prompt(inputs), past=past, inputs=inputs)
         self._history[seq.row] = past
 
@@ -227,19 +228,17 @@ class TalkerRunner:
         """(P, hidden): embeddings of the ids, and what the voice is in their place."""
         prompt, voice = inputs.prompt, inputs.voice
         rows = F.embedding(upload(prompt.ids, self.device), self._embeddings)
-        if prompt.speaker_row is not None and voice.speaker is not None:
-            speaker = upload(voice.speaker, self.device, self.dtype)
-            rows[prompt.speaker_row] = self._speaker_head(speaker)
-        latents = self._latents(voice)
-        if latents is not None and prompt.patches_from < len(rows):
-            (reference,) = self._aggregator(latents.view(-1, self.config.patch, latents.shape[1]))
+        if voice is None:
+            return rows
+        if prompt.speaker_row is not None:
+            speaker = voice.speaker
+            head = self._speaker_head
+            rows[prompt.speaker_row] = 0 if speaker is None else head(speaker.to(rows))
+        if prompt.patches_from < len(rows):
+            patches = voice.latents.view(-1, self.config.patch, self.config.latent_dim)
+            (reference,) = self._aggregator(patches.to(self.device))
             rows[prompt.patches_from :] = reference
         return rows
-
-    def _latents(self, voice: Voice) -> torch.Tensor | None:
-        if voice.latents is None:
-            return None
-        return upload(voice.latents, self.device, torch.float32)
 
     def _draw(self, utterances: list[SpeechInputs]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`start` and `noise` of `Flow`, each utterance's from its own generator."""

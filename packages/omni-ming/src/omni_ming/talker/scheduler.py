@@ -2,11 +2,10 @@
 out in the order of the text.
 
 Knows requests, the engine and order. Knows nothing of tokens, rows or networks: a `Director` makes
-the engine's requests, a `Vae` the sound.
+the engine's requests, the VAE the sound.
 
-Only the utterance that is heard next is decoded, for which its request holds one place in the VAE;
-the latents of those after it wait. An utterance that others of its request wait for enters the
-engine at once; later ones do while it has room.
+Only the utterance that is heard next is decoded; the latents of those after it wait. Who is heard
+next enters the engine at once, others while it has room.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, assert_never
 
-import numpy as np
 import torch
 
 from omni_core.engine.base import Engine, RequestFailedError, StepOutput
@@ -31,42 +29,16 @@ from omni_core.scheduler.base import (
     Outbox,
     Work,
 )
-from omni_core.types import AudioDelta, FloatArray, Usage
+from omni_core.types import AudioDelta, Usage
 from omni_ming.payloads import Utterance
-from omni_ming.talker.prompt import Voice
+from omni_ming.silence import SilenceTrim
 from omni_ming.talker.script import Director, Line, Script
+from omni_ming.vae.stream import Push, Slot, StreamingVae
+from omni_ming.voices import Voice
 
 PUSH_PATCHES: Final = 8
 """Of one utterance in one call of the VAE: the others of the call, and what arrives meanwhile, wait
 no longer than for these."""
-
-
-class Vae(Protocol):
-    """Latents to samples, as they come."""
-
-    @property
-    def sample_rate(self) -> int:
-        """Of the samples, in Hz."""
-
-    def open(self) -> Any:
-        """A place for one utterance."""
-
-    def push(self, rows: list[tuple[Any, torch.Tensor, bool]]) -> list[FloatArray]:
-        """Advance each (place, latents (n, latent_dim), these are the last); the samples that are
-        now final."""
-
-    def close(self, slot: Any) -> None:
-        """Give the place back."""
-
-
-class Trim(Protocol):
-    """Shortens the silence at the end of an utterance."""
-
-    def push(self, samples: FloatArray) -> FloatArray:
-        """Take samples; those that are certain to be heard."""
-
-    def flush(self) -> FloatArray:
-        """The utterance is over: what is still to be heard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,17 +47,17 @@ class _Spoken:
 
     request_id: str
     line: Line
-    trim: Trim
+    slot: Slot
+    trim: SilenceTrim
     patches: deque[torch.Tensor] = field(default_factory=deque)
     """(patch, latent_dim) each, not decoded yet."""
     ended: bool = False
-    slot: Any = None
 
-    def take(self) -> tuple[torch.Tensor, bool]:
-        """The latents to decode now, and whether they are the last."""
+    def take(self) -> Push:
+        """What to decode now."""
         count = min(len(self.patches), PUSH_PATCHES)
         taken = [self.patches.popleft() for _ in range(count)]
-        return torch.cat(taken), self.ended and not self.patches
+        return Push(self.slot, torch.cat(taken), last=self.ended and not self.patches)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +65,7 @@ class _Speech:
     """A request."""
 
     work: Work
-    voice: Voice
+    voice: Voice | None
     script: Script
     waiting: deque[Utterance] = field(default_factory=deque)
     lines: deque[_Spoken] = field(default_factory=deque)
@@ -121,10 +93,9 @@ class SpeechScheduler:
         self,
         engine: Engine,
         director: Director,
-        vae: Vae,
+        vae: StreamingVae,
         *,
         script: Callable[[], Script],
-        trim: Callable[[], Trim],
         at_once: int,
         more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
@@ -134,13 +105,12 @@ class SpeechScheduler:
         self._director = director
         self._vae = vae
         self._script = script
-        self._trim = trim
         self._at_once = at_once
         self._more_stats = more_stats
         self._speeches: dict[str, _Speech] = {}
         self._speaking: dict[str, tuple[_Speech, _Spoken]] = {}
         """By the engine's request ids."""
-        self._requests = self._utterances = self._pushes = self._pushed = 0
+        self._requests = self._utterances = self._pushes = 0
 
     def run(self, inbox: Inbox, outbox: Outbox) -> None:
         """The main loop; sleeps only while there is nothing to do."""
@@ -155,16 +125,16 @@ class SpeechScheduler:
                 self._drop(request_id)
 
     def stats(self) -> dict[str, float]:
-        """Engine occupancy beside the stage's own counters: requests and utterances entered, calls
-        of the VAE and the utterances in all of them."""
+        """Engine occupancy beside the stage's own counters: requests and utterances entered, chunks
+        of utterances decoded, and the batches that this took."""
         return {
             **asdict(self._engine.stats()),
             **self._more_stats(),
             "requests": self._requests,
             "running": len(self._speeches),
             "utterances": self._utterances,
-            "vae_batches": self._pushes,
-            "vae_rows": self._pushed,
+            "vae_chunks": self._pushes,
+            "vae_batches": self._vae.steps,
         }
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
@@ -197,7 +167,7 @@ class SpeechScheduler:
     def _admit(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
         try:
-            voice = self._director.voice(work.params)
+            voice = self._director.voices.get(work.params.voice)
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             outbox.fail(work.request_id, as_omni_error(exc))
             return
@@ -238,7 +208,8 @@ class SpeechScheduler:
         except Exception as exc:  # noqa: BLE001 - request edge: one bad text fails its request
             self._fail(work.request_id, as_omni_error(exc), outbox)
             return
-        spoken = _Spoken(line.request.request_id, line, self._trim())
+        trim = SilenceTrim(self._vae.sample_rate)
+        spoken = _Spoken(line.request.request_id, line, self._vae.open(), trim)
         speech.begun += 1
         self._utterances += 1
         speech.lines.append(spoken)
@@ -272,20 +243,14 @@ class SpeechScheduler:
 
     def _sound(self, outbox: Outbox) -> None:
         """Decode what is heard next, and say it."""
-        due = [(speech, spoken, *spoken.take()) for speech, spoken in self._audible()]
+        due = [(speech, spoken, spoken.take()) for speech, spoken in self._audible()]
         if not due:
             return
-        for _, spoken, _, _ in due:
-            if spoken.slot is None:
-                spoken.slot = self._vae.open()
-        wavs = self._vae.push([(spoken.slot, latents, last) for _, spoken, latents, last in due])
-        self._pushes += 1
-        self._pushed += len(due)
-        for (speech, spoken, _, last), wav in zip(due, wavs, strict=True):
-            heard = spoken.trim.push(wav)
-            if last:
-                heard = np.concatenate([heard, spoken.trim.flush()])
-                self._vae.close(spoken.slot)
+        self._pushes += len(due)
+        wavs = self._vae.push([push for _, _, push in due])
+        for (speech, spoken, push), wav in zip(due, wavs, strict=True):
+            heard = spoken.trim.push(wav, last=push.last)
+            if push.last:
                 speech.lines.popleft()
             if heard.size:
                 rate = self._vae.sample_rate
@@ -315,5 +280,3 @@ class SpeechScheduler:
             if not spoken.ended:
                 self._engine.abort(spoken.request_id)
                 del self._speaking[spoken.request_id]
-            if spoken.slot is not None:
-                self._vae.close(spoken.slot)

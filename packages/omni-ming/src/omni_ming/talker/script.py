@@ -6,20 +6,18 @@ Knows texts, voices, limits and seeds. Knows nothing of rows, weights or sound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from omni_core.engine.base import EngineRequest
-from omni_core.errors import RequestError
 from omni_core.types import RequestParams, SamplingParams
 from omni_ming.payloads import Utterance
 from omni_ming.speech_text.front_end import utterances
-from omni_ming.talker.config import TalkerConfig
-from omni_ming.talker.prompt import TalkerPrompts, Voice
+from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.talker.runner import SpeechInputs
+from omni_ming.voices import Voice, Voices
 
 FIRST_STOP: Final = 11
 """The stop head is not asked before."""
@@ -81,39 +79,20 @@ class Line:
 class Director:
     """Asks the engine for utterances."""
 
-    def __init__(
-        self,
-        stage: str,
-        prompts: TalkerPrompts,
-        voices: Mapping[str, Voice],
-        default_voice: str | None,
-        config: TalkerConfig,
-        patch_s: float,
-    ) -> None:
+    def __init__(self, stage: str, prompts: TalkerPrompts, voices: Voices, patch_s: float) -> None:
         """`stage` is what a caller's parameters know the stage by; `patch_s` how long a patch is
-        heard. Without a default, who names no voice gets none."""
+        heard."""
         self._stage = stage
         self._prompts = prompts
-        self._voices = voices
-        self._default = Voice() if default_voice is None else voices[default_voice]
-        self._patch = config.patch
         self._patch_s = patch_s
+        self.voices = voices
+        """Those of the weights that are served."""
 
-    def voice(self, params: RequestParams) -> Voice:
-        """Whom the request wants to hear; RequestError if the checkpoint has no such voice."""
-        if params.voice is None:
-            return self._default
-        if params.voice not in self._voices:
-            known = ", ".join(self._voices) or "none"
-            raise RequestError(
-                f"voice {params.voice!r} is unknown; this checkpoint has {known}", param="voice"
-            )
-        return self._voices[params.voice]
-
-    def line(self, request_id: str, params: RequestParams, voice: Voice, text: str, n: int) -> Line:
+    def line(
+        self, request_id: str, params: RequestParams, voice: Voice | None, text: str, n: int
+    ) -> Line:
         """Utterance `n` of a request; ContextLengthError if it can never be spoken in one go."""
-        patches = 0 if voice.latents is None else len(voice.latents) // self._patch
-        prompt = self._prompts(text, voice, patches=patches)
+        prompt = self._prompts(text, voice)
         mine = params.sampling_for(self._stage)
         longest_s = max(LEAST_S, len(text) * SECONDS_PER_CHARACTER)
         whole_after = math.ceil(longest_s / self._patch_s)

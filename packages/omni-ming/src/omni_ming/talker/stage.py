@@ -1,79 +1,95 @@
-"""The talker and talker_stream stages: text in, sound out. Puts their parts together."""
+"""The stages that speak: `talker` when a reply has ended, `talker_stream` while it is written.
+
+Both hold the language model, the flow, the aggregator and the AudioVAE. Knows what they are built
+of. Knows nothing of how they run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
-from omni_core.checkpoint.renew import loader
+from omni_core.checkpoint.renew import PartsLoader, loader
 from omni_core.encoder.options import whole_number
 from omni_core.engine import build_engine
 from omni_core.scheduler.base import Scheduler
-from omni_core.specs import StageContext, WeightLoader
-from omni_core.steps import build_bank
-from omni_ming.defaults import TALKER, default_voice
-from omni_ming.silence import SilenceTrim
+from omni_core.specs import StageContext
+from omni_core.steps import StepBank, build_bank
+from omni_ming.defaults import TALKER
 from omni_ming.talker.prompt import TalkerPrompts
-from omni_ming.talker.runner import WEIGHTS, load_runner
+from omni_ming.talker.runner import WEIGHTS, TalkerRunner, load_runner
 from omni_ming.talker.scheduler import SpeechScheduler
 from omni_ming.talker.script import Director, Script, Utterances, WholeText
-from omni_ming.vae.config import FOLDER as VAE
-from omni_ming.vae.decoder import PREFIXES as VAE_WEIGHTS
+from omni_ming.vae.config import FOLDER
+from omni_ming.vae.decoder import PREFIXES
 from omni_ming.vae.stream import StreamingVae
 from omni_ming.voices import Voices
 
-AT_ONCE = "utterances_at_once"
-DEFAULT_AT_ONCE = 4
-"""Utterances of one request that the engine makes together: with more, the first is heard later."""
-SCRIPTS: Mapping[str, Callable[[], Script]] = {"talker": WholeText, "talker_stream": Utterances}
-"""What the stage is given, by its name."""
+AT_ONCE: Final = "utterances_at_once"
+"""Option: utterances of one request that the engine has at a time. More of them fill its batches,
+and slow down the one that is heard."""
+DEFAULT_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechLoader:
+    """`WeightLoader` of these stages: the Talker, the VAE, and the voices, which are made anew."""
+
+    talker: PartsLoader
+    vae: PartsLoader
+    director: Director
+
+    def check(self, model_path: str) -> None:
+        """See `WeightLoader`."""
+        self.talker.check(model_path)
+        self.vae.check(model_path)
+
+    def load(self, model_path: str) -> None:
+        """See `WeightLoader`."""
+        self.talker.load(model_path)
+        self.vae.load(model_path)
+        self.director.voices = Voices(model_path, ready=True)
 
 
 def build(ctx: StageContext) -> Scheduler:
-    """The stage over the embedded engine."""
+    """The stage whose chunks are a reply's text (`SpokenText`)."""
+    return _build(ctx, WholeText)
+
+
+def build_stream(ctx: StageContext) -> Scheduler:
+    """The stage whose chunks are utterances."""
+    return _build(ctx, Utterances)
+
+
+def _build(ctx: StageContext, script: Callable[[], Script]) -> Scheduler:
     bank = build_bank(ctx)
-    runner = load_runner(ctx, bank)
-    engine = build_engine(ctx, runner)
-    vae = StreamingVae.load(ctx)
-    ctx.loads(
-        _Loaders(
-            loader(ctx, runner.parts, WEIGHTS, folder=TALKER),
-            loader(ctx, vae.parts, VAE_WEIGHTS, folder=VAE),
-        )
-    )
-    patch_s = runner.config.patch * vae.decoder.config.samples_per_latent / vae.sample_rate
-    voices = Voices(ctx.model_path)
+    at_once = whole_number(ctx.stage, AT_ONCE, DEFAULT_AT_ONCE)
+    vae, runner = StreamingVae.load(ctx), load_runner(ctx, bank)
+    config, sizes = runner.config, vae.decoder.config
     director = Director(
         ctx.stage.name,
-        TalkerPrompts(ctx.model_path),
-        voices,
-        default_voice(ctx.model_path),
-        runner.config,
-        patch_s,
+        TalkerPrompts(ctx.model_path, config.patch),
+        Voices(ctx.model_path, ready=True),
+        patch_s=config.patch * sizes.samples_per_latent / sizes.sample_rate,
+    )
+    engine = build_engine(ctx, runner)  # last: it takes what is left of the stage's memory
+    ctx.loads(
+        SpeechLoader(
+            talker=loader(ctx, runner.parts, WEIGHTS, folder=TALKER),
+            vae=loader(ctx, vae.parts, PREFIXES, folder=FOLDER),
+            director=director,
+        )
     )
     return SpeechScheduler(
         engine,
         director,
         vae,
-        script=SCRIPTS[ctx.stage.name],
-        trim=lambda: SilenceTrim(vae.sample_rate),
-        at_once=whole_number(ctx.stage, AT_ONCE, DEFAULT_AT_ONCE),
-        more_stats=lambda: {**runner.flow.stats(), **bank.stats()},
+        script=script,
+        at_once=at_once,
+        more_stats=lambda: _stats(bank, runner),
     )
 
 
-class _Loaders:
-    """New weights for a stage with two folders of them. Voices keep what they were made into: their
-    files are compared before anything is loaded."""
-
-    def __init__(self, *loaders: WeightLoader) -> None:
-        self._loaders = loaders
-
-    def check(self, model_path: str) -> None:
-        """See `WeightLoader`."""
-        for one in self._loaders:
-            one.check(model_path)
-
-    def load(self, model_path: str) -> None:
-        """See `WeightLoader`."""
-        for one in self._loaders:
-            one.load(model_path)
+def _stats(bank: StepBank, runner: TalkerRunner) -> dict[str, float]:
+    return {**bank.stats(), **runner.flow.stats()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +37,14 @@ class Slot:
     """Samples still to drop at the begin."""
 
 
-Push: TypeAlias = tuple[Slot, torch.Tensor, bool]
-"""More latents (n, latent_dim) of one sound, and whether these are its last; n may be 0 then."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """More latents of one sound."""
+
+    slot: Slot
+    latents: torch.Tensor
+    """(n, latent_dim); n may be 0 if it is the last."""
+    last: bool
 
 
 @dataclass(slots=True)
@@ -46,11 +52,11 @@ class StreamingVae:
     """The decoder over slots. Driven by one thread."""
 
     decoder: Decoder
-    parts: Sequence[Part[Any]] = ()
-    """What new weights are copied into."""
     held: int | None = 1
     """Latents that wait for more. None: all of the last push, as the authors' code does, which is
     later by nearly a patch."""
+    parts: Sequence[Part[Any]] = ()
+    """What new weights are copied into."""
     steps: int = field(default=0, init=False)
     """Batches so far."""
 
@@ -63,7 +69,7 @@ class StreamingVae:
             )
             decoder = Decoder.load(weights, load_vae_config(ctx.model_path))
             weights.finish()
-        return cls(decoder, weights.parts)
+        return cls(decoder, parts=weights.parts)
 
     @property
     def sample_rate(self) -> int:
@@ -80,31 +86,24 @@ class StreamingVae:
         made: list[FloatArray] = [np.zeros(0, dtype=np.float32)] * len(pushes)
         groups: dict[tuple[int, bool], list[tuple[int, torch.Tensor]]] = {}
         for index, push in enumerate(pushes):
-            frames = self._frames(*push)
+            frames = self._frames(push)
             if frames is not None:
-                groups.setdefault((len(frames), push[2]), []).append((index, frames))
+                groups.setdefault((len(frames), push.last), []).append((index, frames))
         for members in groups.values():
             indices = [index for index, _ in members]
-            slots = [pushes[index][0] for index in indices]
+            slots = [pushes[index].slot for index in indices]
             frames = torch.stack([frames for _, frames in members])
             for index, sound in zip(indices, self._step(slots, frames), strict=True):
                 made[index] = sound
-        return [
-            self._trimmed(slot, last, sound)
-            for (slot, _, last), sound in zip(pushes, made, strict=True)
-        ]
+        return [self._trimmed(push, sound) for push, sound in zip(pushes, made, strict=True)]
 
-    def close(self, slot: Slot) -> None:
-        """Drop what is kept for the sound."""
-        slot.waiting = slot.kv = slot.tail = None
-
-    def _frames(self, slot: Slot, latents: torch.Tensor, last: bool) -> torch.Tensor | None:
+    def _frames(self, push: Push) -> torch.Tensor | None:
         """The frames (m, hidden) that are certain with this push; None for none."""
-        decoder = self.decoder
+        slot, decoder = push.slot, self.decoder
         weight = decoder.widen[0]
-        rows = decoder.widened(latents.to(weight.device, weight.dtype))
+        rows = decoder.widened(push.latents.to(weight.device, weight.dtype))
         rows = rows if slot.waiting is None else torch.cat([slot.waiting, rows])
-        held = 0 if last else len(latents) if self.held is None else self.held
+        held = 0 if push.last else len(push.latents) if self.held is None else self.held
         before, ready = int(slot.started), len(rows) - held
         if ready <= before:
             slot.waiting = rows
@@ -145,10 +144,10 @@ class StreamingVae:
         seen = torch.tensor([slot.seen for slot in slots], device=like.device)
         return Past(kv, seen)
 
-    def _trimmed(self, slot: Slot, last: bool, sound: FloatArray) -> FloatArray:
+    def _trimmed(self, push: Push, sound: FloatArray) -> FloatArray:
         """What is left without the ends that a transform has beyond the sound."""
-        istft = self.decoder.istft
-        if last and slot.tail is not None:
+        slot, istft = push.slot, self.decoder.istft
+        if push.last and slot.tail is not None:
             rest = istft.finish(slot.tail)[0, : istft.cut]
             sound = np.concatenate([sound, rest.cpu().numpy()])
         cut = min(slot.to_cut, len(sound))
