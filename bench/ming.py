@@ -34,6 +34,7 @@ from results import Case, Report
 
 Kind = Literal["reply", "reading"]
 TALKER: Final = "talker_stream"
+AT_ONCE: Final = f"{TALKER}.utterances_at_once"
 CROWD: Final = 8
 REPLIES_EACH: Final = 2
 """Of those in flight: one wave alone would mostly measure how a wave begins and ends."""
@@ -48,6 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="medians are of so many (default 2)")
     parser.add_argument("--languages", nargs="+", choices=tuple(TEXTS), default=list(TEXTS))
     parser.add_argument("--compile", choices=("off", "wait"), default="off")
+    parser.add_argument("--at-once", help="utterances of a request in the engine (the default's)")
 
 
 def measure(options: argparse.Namespace) -> Report:
@@ -69,7 +71,11 @@ async def _measure(language: str, options: argparse.Namespace) -> list[Case]:
     with tempfile.TemporaryDirectory() as workshop:
         checkpoint = build_reciting(Path(workshop, "reciting"), pieces)
         pipeline = Pipeline.load(
-            checkpoint, variant="streaming_speech", device="cpu", compile=options.compile
+            checkpoint,
+            variant="streaming_speech",
+            device="cpu",
+            compile=options.compile,
+            overrides={AT_ONCE: options.at_once} if options.at_once else {},
         )
         async with pipeline:
             asked = Asked(pipeline, pieces, options.patches)

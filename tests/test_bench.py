@@ -201,6 +201,18 @@ async def test_a_reciting_checkpoint_says_its_text_and_ends(tmp_path: Path) -> N
     assert said[-1].finish_reason == "stop"
 
 
+def test_the_bench_of_ming_hears_all_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    options = ["--languages", "Chinese", "--tokens", "30", "--patches", "3", "--rounds", "1"]
+    command = [sys.executable, str(BENCH / "run.py"), "ming", "--json", str(file), *options]
+    subprocess.run(command, capture_output=True, check=True)
+    ours = {case["case"]: case["ours"] for case in json.loads(file.read_text())["cases"]}
+    batches = [ours[name] for name in ours if name.endswith("in a flow batch")]
+    alone, crowd, *_ = batches
+    assert len(batches) == 4
+    assert 1 <= alone < crowd
+
+
 SPOKEN = [
     {"choices": [{"delta": {"role": "assistant", "content": None}}]},
     {"choices": [{"delta": {"audio": {"id": "a", "transcript": "Good"}}}]},
