@@ -22,6 +22,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "startup": "seconds until `omni serve` is ready, and the memory it holds",
     "engine": "decoding of the AR engine beside transformers' generate, and its own work per step",
     "talker": "speech frames per second of the Talker stage and of the pipeline, without HTTP",
+    "ming": "Ming's spoken replies and readings: first audio beside the text, speech per second",
     "vocoder": "incremental decoding beside one-shot decoding: time, error, memory",
     "speech": "speech and text over HTTP, beside another server",
     "compiling": "first text over HTTP while steps are compiled, from an empty cache",

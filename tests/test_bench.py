@@ -19,7 +19,19 @@ import startup
 from checkpoint import SPEECH_HEAD, TEXT_HEAD, build_endless
 from client import Heard, ask
 from crowd import chat_end
+from omni_core.pipeline import Pipeline
+from omni_core.types import (
+    Event,
+    Finished,
+    Message,
+    Request,
+    RequestParams,
+    SamplingParams,
+    TextDelta,
+    TextPart,
+)
 from processes import cpu_seconds, pss_bytes, tree
+from recital import TEXTS, build_reciting, pieces_of
 from results import Case, table, unmet
 
 BENCH = Path(startup.__file__).parent
@@ -165,6 +177,40 @@ def test_an_endless_checkpoint_has_no_end_to_choose(tmp_path: Path) -> None:
     assert not heads[TEXT_HEAD][config["im_end_token_id"]].any()
     assert not heads[SPEECH_HEAD][config["talker_config"]["codec_eos_token_id"]].any()
     assert heads[TEXT_HEAD].any(axis=1).sum() > 1
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_pieces_of_a_text_differ_and_make_it(language: str) -> None:
+    text, least = TEXTS[language]
+    pieces = pieces_of(text, least)
+    assert len(pieces) == len(set(pieces)) >= 240
+    assert text.startswith("".join(pieces))
+    assert all(len(piece) >= least for piece in pieces)
+
+
+async def test_a_reciting_checkpoint_says_its_text_and_ends(tmp_path: Path) -> None:
+    pieces = pieces_of("河边没有雾。狐狸来到河边，没有说话。 the fox spoke", 2)
+    checkpoint = build_reciting(tmp_path / "reciting", pieces)
+    params = RequestParams(sampling=SamplingParams(max_tokens=100))
+    asked = Message(role="user", content=(TextPart(text="what did the fox say?"),))
+    async with Pipeline.load(checkpoint, variant="text", device="cpu", compile="off") as pipeline:
+        request = Request(messages=(asked,), params=params)
+        said: list[Event] = [event async for event in pipeline.generate(request)]
+    assert "".join(event.text for event in said if isinstance(event, TextDelta)) == "".join(pieces)
+    assert isinstance(said[-1], Finished)
+    assert said[-1].finish_reason == "stop"
+
+
+def test_the_bench_of_ming_hears_all_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    options = ["--languages", "Chinese", "--tokens", "30", "--patches", "3", "--rounds", "1"]
+    command = [sys.executable, str(BENCH / "run.py"), "ming", "--json", str(file), *options]
+    subprocess.run(command, capture_output=True, check=True)
+    ours = {case["case"]: case["ours"] for case in json.loads(file.read_text())["cases"]}
+    batches = [ours[name] for name in ours if name.endswith("in a flow batch")]
+    alone, crowd, *_ = batches
+    assert len(batches) == 4
+    assert 1 <= alone < crowd
 
 
 SPOKEN = [
