@@ -37,8 +37,7 @@ EXTRAS = {
     "omni-ming": "[voices]",
     "omni-server": "[realtime]",
 }
-#: The same without torch; a package that is not here does nothing then.
-EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}
+EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}  # of what runs
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with, and so do those across packages.
