@@ -52,6 +52,7 @@ COMPILED_STEPS = tuple(f"packages/{name}/tests/test_compiled_steps.py" for name 
 #: Tests of pipelines whose stages are on SGLang: parity, and harm done to them.
 ON_SGLANG = (
     *(f"tests/test_parity{of}.py" for of in ("", "_variants", "_processes", "_mixed", "_ranks")),
+    "tests/test_ming.py",
     "tests/faults/test_aborted.py",
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
@@ -313,10 +314,9 @@ def sglang(session: nox.Session) -> None:
     # Others import transformers, which looks at torchvision, of which only the CUDA build is here.
     for file in sorted(Path("packages").glob("*/tests/test_*.py")):
         if "pytest.mark.sglang" in file.read_text():  # a process has one engine of SGLang's at most
-            session.run("pytest", "-m", "sglang", str(file), *session.posargs, env=ONE_THREAD)
-    for model in MODELS:
-        split = ("--ranks=2", f"packages/{model}/tests/test_sglang_thinker.py")
-        session.run("pytest", "-m", "sglang", *split, *session.posargs, env=ONE_THREAD)
+            for ranks in (1, 2) if file.name == "test_sglang_thinker.py" else (1,):
+                options = ("-m", "sglang", f"--ranks={ranks}")
+                session.run("pytest", *options, str(file), *session.posargs, env=ONE_THREAD)
     options = ("-m", "not matrix", "--ar-engine=sglang")
     session.run("pytest", *options, *ON_SGLANG, *session.posargs, env=ONE_THREAD)
 
@@ -332,7 +332,7 @@ def sglang_contract(session: nox.Session) -> None:
 
 def install_sglang(session: nox.Session) -> None:
     """Install everything under the constraints, then SGLang without its CUDA parts."""
-    packages = ("omni-core" + EXTRAS["omni-core"], *MODELS, "omni-server")
+    packages = (*(f"{p}{EXTRAS.get(p, '')}" for p in ("omni-core", *MODELS)), "omni-server")
     install(session, *packages, tools=(*TEST_TOOLS, "transformers", "openai"))
     session.install("-q", "--no-deps", "-r", "constraints/sglang-cpu.txt")
 

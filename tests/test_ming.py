@@ -43,7 +43,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 def server(
     live_server: Callable[..., AbstractContextManager[httpx.Client]], checkpoint: str
 ) -> Iterator[httpx.Client]:
-    with live_server(checkpoint, "--served-model-name", "ming") as client:
+    engines = ("--talker_stream.ar_engine", "torch")  # the one it knows, whatever is asked for all
+    with live_server(checkpoint, "--served-model-name", "ming", *engines) as client:
         yield client
 
 
