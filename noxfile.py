@@ -32,11 +32,8 @@ MODELS = ("omni-qwen3", "omni-ming")
 #: Each package and the siblings its wheel declares, in the order to install them.
 NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {
-    "omni-core": "[grammar,hub,media,templates,testing,torch]",
-    "omni-ming": "[voices]",
-    "omni-server": "[realtime]",
-}
+EXTRAS = {"omni-ming": "[voices]", "omni-server": "[realtime]"}
+EXTRAS["omni-core"] = "[grammar,hub,media,templates,testing,torch]"
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}  # of what runs
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
@@ -242,11 +239,13 @@ def spoken(session: nox.Session) -> None:
 
 @nox.session
 def clients(session: nox.Session) -> None:
-    """Use a live server as openai-python's users do, and as Open WebUI does, by curl."""
+    """Use live servers as openai-python's users do, and as Open WebUI does, by curl."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
-    session.run("pytest", *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
+    asked = session.posargs or ["tests/clients"]
+    for family in ("qwen3", "ming"):
+        session.run("pytest", *apart, *asked, env=ONE_THREAD | {"OMNI_FAMILY": family})
 
 
 @nox.session

@@ -12,18 +12,18 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from asked import KEY, MODEL, OTHER_KEY, RATE_LIMIT, REQUEST_DEADLINE_S
-from omni_qwen3.tiny import build
+from asked import FAMILY, KEY, MODEL, OTHER_KEY, RATE_LIMIT, REQUEST_DEADLINE_S
 
 
 @pytest.fixture(scope="session")
 def greedy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny checkpoint that says the same each time, and not for long."""
     directory: Path = tmp_path_factory.mktemp("greedy")
-    build(str(directory), seed=0)
+    FAMILY.build(str(directory))
     defaults = directory / "generation_config.json"
     greedy = {"temperature": 0, "max_new_tokens": 64, "talker_temperature": 0}
-    defaults.write_text(json.dumps({**json.loads(defaults.read_text()), **greedy}))
+    known = json.loads(defaults.read_text()) if defaults.is_file() else {}
+    defaults.write_text(json.dumps({**known, **greedy}))
     return str(directory)
 
 

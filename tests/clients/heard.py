@@ -12,11 +12,11 @@ import av
 import numpy as np
 import soxr
 
+from asked import FAMILY
 from omni_core.types import FloatArray
 
-MODEL_RATE = 24_000
-"""In Hz, of the tiny checkpoint as of the real ones."""
-CODEC_FRAME_S = 0.08
+MODEL_RATE = FAMILY.rate
+CODEC_FRAME_S = FAMILY.frame_s
 PCM_TOLERANCE = 2e-4 + 1 / 65_536
 """Between two runs of one request, which may be in other batches; and a 16-bit rounding."""
 
@@ -43,6 +43,8 @@ FORMATS = {
 }
 """Those with a header; the others are bare samples."""
 BARE = ("pcm", "pcm16")
+SPEECH_PCM_RATE = 24_000
+"""Of bare samples that are read aloud, whatever the model's rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

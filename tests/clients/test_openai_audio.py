@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 
-from asked import BRIEF, MODEL, READING, RECORDINGS, recorded, tone
+from asked import BRIEF, MODEL, READING, RECORDINGS, VOICE, recorded, tone
 from heard import PCM_TOLERANCE, hear
 
 SECONDS = 1.5
@@ -71,7 +71,7 @@ async def test_sentences_are_spoken_at_once_by_the_asynchronous_client(
 
 
 def test_speech_defaults_to_mp3_and_has_a_voice_by_reference(client: OpenAI) -> None:
-    speech = client.audio.speech.create(**{**READING, "voice": {"id": "Ethan"}})
+    speech = client.audio.speech.create(**{**READING, "voice": {"id": VOICE.upper()}})
     assert speech.response.headers["content-type"] == "audio/mpeg"
     assert hear(speech.content, "mp3").codec == "mp3float"
 

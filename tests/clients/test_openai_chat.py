@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field
 
-from asked import BRIEF, MODEL, QUESTION, TEXT_AND_AUDIO, VOICE
+from asked import BRIEF, FAMILY, MODEL, QUESTION, TEXT_AND_AUDIO, VOICE
 
 SPOKEN: dict[str, Any] = {"modalities": TEXT_AND_AUDIO, "audio": {"voice": VOICE, "format": "wav"}}
 SPOKEN_STREAM: dict[str, Any] = {**SPOKEN, "audio": {"voice": VOICE, "format": "pcm16"}}
@@ -27,6 +27,7 @@ class Trip(BaseModel):
     days: Annotated[int, Field(ge=0, le=9)]
 
 
+WITH_TOOLS = pytest.mark.skipif(not FAMILY.tools, reason="this model takes no tools")
 ROOM = {**BRIEF, "max_tokens": 120}
 TOOLS = [
     pydantic_function_tool(Trip, name="plan_trip"),
@@ -147,6 +148,7 @@ def test_a_parsed_reply_may_be_spoken(client: OpenAI) -> None:
     assert base64.b64decode(audio.data).startswith(b"RIFF")
 
 
+@WITH_TOOLS
 @pytest.mark.parametrize("name", ["plan_trip", "cancel_trip"])
 async def test_a_named_function_is_called(async_client: AsyncOpenAI, name: str) -> None:
     choice = {"type": "function", "function": {"name": name}}
@@ -163,6 +165,7 @@ async def test_a_named_function_is_called(async_client: AsyncOpenAI, name: str) 
     assert len({call.id for call in calls}) == len(calls)
 
 
+@WITH_TOOLS
 def test_a_function_that_may_not_be_called_is_not(client: OpenAI) -> None:
     reply = client.chat.completions.parse(**BRIEF, tools=TOOLS, tool_choice="none")
     assert not reply.choices[0].message.tool_calls

@@ -11,13 +11,13 @@ import httpx
 import numpy as np
 from openai import AsyncOpenAI
 
-from asked import MODEL
+from asked import FAMILY, MODEL
 from omni_core.media import wav_bytes
 
 RATE = 16_000
 PCM = (12_000 * np.sin(np.arange(RATE) * 0.1)).astype("<i2")
 """A second of a tone."""
-FRAME_SAMPLES = 1_920
+FRAME_SAMPLES = round(24_000 * FAMILY.frame_s)
 """Of one codec frame, which is one audio token."""
 TOKENS = 12
 QUIET: dict[str, Any] = {"input": {"turn_detection": None, "format": {"rate": RATE}}}
