@@ -85,7 +85,7 @@ def test_other_scripts_are_spoken_before_their_end(unit: str) -> None:
     front_end, text = FrontEnd(), unit * 200
     made = [one["text"] for character in text for one in front_end.push(character)]
     assert len(made) >= 3
-    assert max(map(len, made)) <= 300
+    assert max(map(len, made)) <= 400  # marks above letters come beside
     rest = [one["text"] for one in front_end.flush()]
     assert "".join([*made, *rest]).replace(" ", "") == text.replace(" ", "")
 
