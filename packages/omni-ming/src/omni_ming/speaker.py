@@ -1,7 +1,4 @@
-"""Who speaks in a reference: CAM++'s embedding of a voice, by the checkpoint's ONNX file.
-
-Needs onnxruntime and kaldi-native-fbank (`omni-ming[voices]`).
-"""
+"""Who speaks in a reference: CAM++'s embedding of a voice, by the checkpoint's ONNX file."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omni_core.errors import ConfigError
 from omni_core.types import FloatArray
 
 if TYPE_CHECKING:
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 FILE = "talker/campplus.onnx"
 SAMPLE_RATE = 16_000
 BANDS = 80
-NEEDED = "install omni-ming[voices] (onnxruntime and kaldi-native-fbank)"
 
 
 class SpeakerEncoder:
@@ -44,10 +39,8 @@ class SpeakerEncoder:
 
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession:
-        try:
-            import onnxruntime
-        except ImportError as exc:
-            raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc
+        import onnxruntime  # here: most processes of a pipeline need none
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         return onnxruntime.InferenceSession(str(self._path), options)
@@ -55,10 +48,8 @@ class SpeakerEncoder:
 
 def speaker_features(sound: FloatArray) -> FloatArray:
     """Kaldi's log-mel filter banks (frames, 80) without dither, less their mean over time."""
-    try:
-        import kaldi_native_fbank as knf
-    except ImportError as exc:
-        raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc
+    import kaldi_native_fbank as knf
+
     options = knf.FbankOptions()
     options.frame_opts.dither = 0.0
     options.frame_opts.samp_freq = SAMPLE_RATE
