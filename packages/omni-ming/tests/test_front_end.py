@@ -100,6 +100,9 @@ def test_other_scripts_are_spoken(text: str) -> None:
     assert [one["text"] for one in utterances(text)] == ["zero" if text == "0" else text]
 
 
-@pytest.mark.parametrize("text", ["1/0", "9" * 200, "1/" + "9" * 50, "$.", "-", "1,,,,2", "v1.2.3"])
+@pytest.mark.parametrize(
+    "text",
+    ["1/0", "9" * 200, "1/" + "9" * 50, "$.", "-", "1,,,,2", "v1.2.3", "5 \u017f", "5 \u212ag"],
+)
 def test_strange_numbers_are_read_somehow(text: str) -> None:
     assert not any(c.isdigit() for c in write_numbers(text))

@@ -95,7 +95,7 @@ _SIGNED: Final = r"-?[0-9]+(?:\.[0-9]+)?"
 _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
     (re.compile(r"[0-9][0-9,]+[0-9]"), lambda m: m[0].replace(",", "")),
     (
-        re.compile(rf"\b({_SIGNED})\s*({'|'.join(_UNITS)})\b", re.IGNORECASE),
+        re.compile(rf"\b({_SIGNED})\s*({'|'.join(_UNITS)})\b", re.IGNORECASE | re.ASCII),
         lambda m: f" {_number(m[1])} {_UNITS[m[2].lower()]} ",
     ),
     (re.compile(rf"£({_SIGNED})"), _amount("pound")),
