@@ -5,8 +5,10 @@ Runs no model, and begins to hand on long before the reply has ended.
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
+from omni_core.errors import as_omni_error
 from omni_core.scheduler.base import (
     Abort,
     Chunk,
@@ -60,12 +62,10 @@ class Segmenter:
                 self._replies[item.request_id] = FrontEnd()
                 outbox.send(item.request_id, item.payload)
             case Chunk():
-                if (front_end := self._replies.get(item.request_id)) is not None:
-                    self._characters += len(item.data["text"])
-                    self._hand_on(item.request_id, front_end.push(item.data["text"]), outbox)
+                self._read(item.request_id, lambda reply: self._push(reply, item.data), outbox)
             case ChunksDone():
-                if (front_end := self._replies.pop(item.request_id, None)) is not None:
-                    self._hand_on(item.request_id, front_end.flush(), outbox)
+                self._read(item.request_id, FrontEnd.flush, outbox)
+                if self._replies.pop(item.request_id, None) is not None:
                     outbox.stream_done(item.request_id)
                     outbox.done(item.request_id)
             case Abort():
@@ -77,7 +77,23 @@ class Segmenter:
                 assert_never(item)
         return True
 
-    def _hand_on(self, request_id: str, utterances: list[Utterance], outbox: Outbox) -> None:
+    def _push(self, reply: FrontEnd, data: Any) -> list[Utterance]:
+        self._characters += len(data["text"])
+        return reply.push(data["text"])
+
+    def _read(
+        self, request_id: str, read: Callable[[FrontEnd], list[Utterance]], outbox: Outbox
+    ) -> None:
+        """Hand on what is complete now; what the text raises fails its request alone."""
+        front_end = self._replies.get(request_id)
+        if front_end is None:
+            return
+        try:
+            utterances = read(front_end)
+        except Exception as exc:  # noqa: BLE001 - request edge: one bad text fails its request
+            del self._replies[request_id]
+            outbox.fail(request_id, as_omni_error(exc))
+            return
         self._utterances += len(utterances)
         for utterance in utterances:
             outbox.stream(request_id, utterance)
