@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,42 @@ def test_other_scripts_are_spoken_before_their_end(unit: str) -> None:
     assert max(map(len, made)) <= 400  # marks above letters come beside
     rest = [one["text"] for one in front_end.flush()]
     assert "".join([*made, *rest]).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ",".join(map(str, range(1, 601))),
+        " ".join(map(str, range(1, 601))),
+        "7" * 2_000,
+        "3" + "😀" * 2_000,
+        "1." * 2_000,
+        "a" * 5_000,
+        "=" * 3_000 + "a",
+    ],
+    ids=lambda text: text[:8],
+)
+def test_what_has_no_length_for_the_authors_is_spoken_in_pieces(text: str) -> None:
+    made = [one["text"] for one in utterances(text)]
+    assert made
+    assert max(map(len, made)) <= 800
+    letters = [c for c in text if c.isalpha()]
+    assert not letters or [c for one in made for c in one if c.isalpha()] == letters
+
+
+def test_lists_of_numbers_keep_their_numbers() -> None:
+    made = " ".join(one["text"] for one in utterances(",".join(map(str, range(95, 131)))))
+    heard = [word.strip() for word in made.split(",")]
+    assert heard[:2] == ["ninety-five", "ninety-six"]
+    assert heard[-1] == "one hundred thirty"
+    assert len(heard) == 36
+
+
+@pytest.mark.parametrize("text", ["1" * 20_000, "1." * 10_000 + "x", "a" * 20_000, "£1" * 10_000])
+def test_numbers_take_time_in_proportion(text: str) -> None:
+    began = time.process_time()
+    write_numbers(text)
+    assert time.process_time() - began < 3  # "1…" took 6 s while it grew with the square
 
 
 @pytest.mark.parametrize("text", ["", "   ", "...", "。！？，", "😀😀😀", "\n\n\n", "--- *** ###"])

@@ -15,7 +15,13 @@ FIRST_LEAST = 12
 """Characters before the mark that may end the first utterance."""
 LATER_LEAST = 8
 MOST_OTHERS = 200
-"""Letters of scripts whose length the authors' rules do not count, in one utterance."""
+"""Of one utterance, characters whose length the authors' rules do not count: letters of other
+scripts, marks, spaces, and digits at `DIGIT` each."""
+DIGIT = 5
+"""Characters that a digit takes in words, about: one of them may be a word of its own."""
+MOST_CHARACTERS = 600
+"""Of one utterance, whatever they are: to the authors' rules a word of any length is one word."""
+_COMMAS = ",，、;；"
 _ENDS = "！？。，!?"
 
 
@@ -27,7 +33,7 @@ class FrontEnd:
         self._length = 0
         """Semantic length of what waits, if all of it ended here; see `_take`."""
         self._others = 0
-        """Letters of other scripts in what waits."""
+        """What the authors' rules do not count in what waits."""
         self._is_rest = False
         """What waits is the rest of a text that was too long."""
         self._spoken = False
@@ -40,7 +46,7 @@ class FrontEnd:
     def flush(self) -> list[Utterance]:
         """The text is over: what is left, if there is anything to say."""
         pieces = cut("".join(self._waiting), is_rest=self._is_rest)
-        self._waiting, self._length, self._others, self._is_rest = [], 0, 0, False
+        self._wait_with("", is_rest=False)
         return self._spell(pieces)
 
     def _take(self, character: str) -> list[Utterance]:
@@ -69,10 +75,9 @@ class FrontEnd:
     def _overflow(self, character: str) -> list[Utterance]:
         """Speak what is longer than one utterance already, though no mark has ended it: the authors
         wait for one, which may never come."""
-        counts = is_chinese(character) or (character.isascii() and character.isalpha())
-        self._length += counts
-        self._others += character.isalpha() and not counts
-        if self._others > MOST_OTHERS:
+        self._length += _counts(character)
+        self._others += _others(character)
+        if self._others > MOST_OTHERS or len(self._waiting) > MOST_CHARACTERS:
             return self._break()
         if self._length <= MAX_LENGTH:
             return []
@@ -81,21 +86,38 @@ class FrontEnd:
         if self._length <= MAX_LENGTH:
             return []
         *whole, rest = cut(text, is_rest=True)
-        rest = rest.removesuffix("。")  # the mark of a sentence that has not ended
-        self._waiting, self._length, self._is_rest = list(rest), semantic_length(rest), True
+        # Not with the mark of a sentence that has not ended.
+        self._wait_with(rest.removesuffix("。"), is_rest=True)
         return self._spell(whole)
 
     def _break(self) -> list[Utterance]:
-        """Speak what waits up to its last space, if any: its script may have no marks of ours."""
+        """Speak what waits up to its last space, else comma, if any: its script may have no marks
+        of ours."""
         text = "".join(self._waiting)
-        end = text.rfind(" ") + 1 or len(text)
-        self._waiting, self._others = list(text[end:]), len(text) - end
+        comma = max(text.rfind(mark) for mark in _COMMAS)
+        end = text.rfind(" ") + 1 or comma + 1 or len(text)
+        self._wait_with(text[end:], is_rest=self._is_rest)
         return self._spell([text[:end].strip()])
+
+    def _wait_with(self, text: str, *, is_rest: bool) -> None:
+        self._waiting, self._is_rest = list(text), is_rest
+        self._length, self._others = semantic_length(text), sum(map(_others, text))
 
     def _spell(self, pieces: list[str]) -> list[Utterance]:
         texts = [piece if is_chinese(piece) else write_numbers(piece) for piece in pieces]
         texts = [text.removeprefix("，") for text in texts]
         return [Utterance(text=t, continues=not self._spoken) for t in texts if is_speakable(t)]
+
+
+def _counts(character: str) -> bool:
+    """Whether the authors' rules see it: as a character, or as part of a word."""
+    return is_chinese(character) or (character.isascii() and character.isalpha())
+
+
+def _others(character: str) -> int:
+    if _counts(character):
+        return 0
+    return DIGIT if character.isdigit() else 1
 
 
 def utterances(text: str) -> list[Utterance]:

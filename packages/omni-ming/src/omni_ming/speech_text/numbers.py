@@ -59,7 +59,8 @@ def _whole(digits: str) -> str:
 
 
 def _one_by_one(digits: str) -> str:
-    return " ".join(_whole(digit) for digit in digits)
+    words = {digit: _whole(digit) for digit in set(digits)}
+    return " ".join(words[digit] for digit in digits)
 
 
 def _number(written: str) -> str:
@@ -91,9 +92,14 @@ def _fraction(match: re.Match[str]) -> str:
     return f" {_whole(top)} {part} "
 
 
-_SIGNED: Final = r"-?[0-9]+(?:\.[0-9]+)?"
+_SIGNED: Final = r"-?(?<![0-9])[0-9]+(?:\.[0-9]+)?"
 _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
-    (re.compile(r"[0-9][0-9,]+[0-9]"), lambda m: m[0].replace(",", "")),
+    (
+        re.compile(
+            r"(?<![0-9,])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3})(?![0-9,])"
+        ),
+        lambda m: m[0].replace(",", ""),
+    ),
     (
         re.compile(rf"\b({_SIGNED})\s*({'|'.join(_UNITS)})\b", re.IGNORECASE | re.ASCII),
         lambda m: f" {_number(m[1])} {_UNITS[m[2].lower()]} ",
