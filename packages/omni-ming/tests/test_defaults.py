@@ -11,13 +11,22 @@ import pytest
 
 from omni_core.errors import ConfigError
 from omni_core.types import SamplingParams
-from omni_ming.defaults import check_update, describe, eos_token_ids, thinker_defaults
+from omni_ming.defaults import (
+    SPEAKERS,
+    VOICES,
+    check_update,
+    describe,
+    eos_token_ids,
+    thinker_defaults,
+)
 
 
 @pytest.fixture
 def checkpoint(tiny_checkpoint: str, tmp_path: Path) -> Path:
     """The tiny checkpoint without its weights, to change at will."""
-    for source in [p for kind in ("json", "wav") for p in Path(tiny_checkpoint).rglob(f"*.{kind}")]:
+    for source in [
+        p for kind in ("json", "wav", "onnx") for p in Path(tiny_checkpoint).rglob(f"*.{kind}")
+    ]:
         target = tmp_path / source.relative_to(tiny_checkpoint)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
@@ -98,3 +107,25 @@ def test_an_update_may_change_nothing_but_weights(
     change(checkpoint / name, another={})
     with pytest.raises(ConfigError, match=name):
         check_update(tiny_checkpoint, str(checkpoint))
+
+
+def test_an_update_keeps_the_voices(tiny_checkpoint: str, checkpoint: Path) -> None:
+    listed = json.loads((checkpoint / VOICES).read_text())
+    (checkpoint / "talker" / listed["lingguang"]["prompt_wav_path"]).unlink()
+    with pytest.raises(ConfigError, match="no recording of lingguang"):
+        check_update(tiny_checkpoint, str(checkpoint))
+    check_update(str(checkpoint), tiny_checkpoint)
+
+
+def test_an_update_keeps_the_network_of_speakers(tiny_checkpoint: str, checkpoint: Path) -> None:
+    (checkpoint / SPEAKERS).unlink()
+    with pytest.raises(ConfigError, match=SPEAKERS):
+        check_update(tiny_checkpoint, str(checkpoint))
+    check_update(str(checkpoint), tiny_checkpoint)
+
+
+@pytest.mark.parametrize("entry", [{}, "x.wav", {"prompt_text": "hm", "prompt_wav_path": 1}])
+def test_a_broken_list_of_voices_is_refused(checkpoint: Path, entry: Any) -> None:
+    change(checkpoint / VOICES, broken=entry)
+    with pytest.raises(ConfigError, match="'broken' needs prompt_text"):
+        describe(str(checkpoint))

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from omni_core.errors import ConfigError, RequestError
-from omni_ming.defaults import describe
-from omni_ming.speaker import FILE, speaker_features
+from omni_ming.defaults import SPEAKERS, describe
+from omni_ming.speaker import speaker_features
 from omni_ming.voices import Voices
 
-WITHOUT_ONNX = f"the tiny checkpoint was written without {FILE}"
+WITHOUT_ONNX = f"the tiny checkpoint was written without {SPEAKERS}"
 
 
 def test_presets(tiny_checkpoint: str) -> None:
@@ -41,7 +41,7 @@ def test_a_voice_is_the_same_in_every_process(tiny_checkpoint: str) -> None:
 
 
 def test_speakers_are_told_apart(tiny_checkpoint: str) -> None:
-    if not (Path(tiny_checkpoint) / FILE).is_file():
+    if not (Path(tiny_checkpoint) / SPEAKERS).is_file():
         pytest.skip(WITHOUT_ONNX)
     voices = Voices(tiny_checkpoint)
     one, other = voices.get("DB30"), voices.get("lingguang")

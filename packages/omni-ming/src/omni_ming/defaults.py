@@ -20,6 +20,8 @@ from omni_ming.model.config import load_thinker_config
 TALKER = "talker"
 """Folder of the speech model within a checkpoint."""
 VOICES = f"{TALKER}/data/voice_name.json"
+SPEAKERS = f"{TALKER}/campplus.onnx"
+"""The network that tells speakers apart."""
 DEFAULT_VOICE = "DB30"
 """What the authors speak with when no voice is named."""
 NO_TALKER = f"this checkpoint has no {TALKER}/config.json, so it cannot speak"
@@ -59,12 +61,20 @@ class Preset:
 
 
 def preset_voices(model_path: str) -> dict[str, Preset]:
-    """The voices whose references are there, by name. ConfigError for a file outside the folder."""
+    """The voices whose references are there, by name. ConfigError for an entry that is not one, and
+    for a file outside the folder."""
     found = {}
     folder = Path(model_path) / TALKER
     listed = read_json(model_path, VOICES) if has_file(model_path, VOICES) else {}
     for name, entry in listed.items():
-        preset = Preset(text=entry["prompt_text"], file=entry["prompt_wav_path"])
+        match entry:
+            case {"prompt_text": str(text), "prompt_wav_path": str(file)}:
+                preset = Preset(text=text, file=file)
+            case _:
+                raise ConfigError(
+                    f"{VOICES} of {model_path}: {name!r} needs prompt_text and prompt_wav_path; "
+                    "download it again"
+                )
         path = (folder / preset.file).resolve()
         if not path.is_relative_to(folder.resolve()):
             raise ConfigError(f"{VOICES} of {model_path}: {preset.file!r} is outside of {TALKER}/")
@@ -102,6 +112,16 @@ def check_update(model_path: str, new_model_path: str) -> None:
     own = ("config.json", "llm/config.json", "llm/tokenizer.json", "vae/config.json")
     others = (*(f"{TALKER}/{name}" for name in own), VOICES)
     files.check_update(model_path, new_model_path, others=others)
+    gone = preset_voices(model_path).keys() - preset_voices(new_model_path).keys()
+    if gone:
+        raise ConfigError(
+            f"the new checkpoint has no recording of {', '.join(sorted(gone))}, which are served; "
+            f"copy the files that {VOICES} names"
+        )
+    if has_file(model_path, SPEAKERS) and not has_file(new_model_path, SPEAKERS):
+        raise ConfigError(
+            f"the new checkpoint has no {SPEAKERS}, without which its voices sound alike; copy it"
+        )
 
 
 def _sample_rate(model_path: str) -> int:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from omni_core.types import FloatArray
+from omni_ming.defaults import SPEAKERS
 
 if TYPE_CHECKING:
     import onnxruntime
 
-FILE = "talker/campplus.onnx"
 SAMPLE_RATE = 16_000
 BANDS = 80
 
@@ -22,7 +22,7 @@ class SpeakerEncoder:
     """The network of one checkpoint, loaded when first needed."""
 
     def __init__(self, model_path: str) -> None:
-        self._path = Path(model_path) / FILE
+        self._path = Path(model_path) / SPEAKERS
 
     @property
     def available(self) -> bool:
