@@ -153,18 +153,18 @@ class World:
 
 async def test_each_process_of_the_stages_has_a_file_and_names_its_stages() -> None:
     world = World()
-    begun = await world.traces.start("/tmp", 5, ["eye", "voice"])
+    begun = await world.traces.start("/traces", 5, ["eye", "voice"])
     assert {process: traced.file for process, traced in begun.items()} == {
-        "head": "/tmp/head", "voice": "/tmp/voice", "voice.1": "/tmp/voice.1",
+        "head": "/traces/head", "voice": "/traces/voice", "voice.1": "/traces/voice.1",
     }  # fmt: skip
     assert begun["head"].stages == ("ear", "eye")
     with pytest.raises(ConflictError, match="under way"):
-        await world.traces.start("/tmp", 5, ["eye"])
+        await world.traces.start("/traces", 5, ["eye"])
     done = await world.traces.stop()
     assert done["voice.1"].threads == {"stage": 5}
     assert sorted(world.stopped) == ["head", "voice", "voice.1"]
     assert await world.traces.stop() == done
-    assert [*await world.traces.start("/tmp", 5, ["ear"])] == ["head"]
+    assert [*await world.traces.start("/traces", 5, ["ear"])] == ["head"]
 
 
 async def test_a_file_that_was_not_written_is_none() -> None:
@@ -173,13 +173,13 @@ async def test_a_file_that_was_not_written_is_none() -> None:
 
     def send(process: str, message: ToStage) -> None:
         assert isinstance(message, StartTrace)
-        started = TraceStarted(query_id=message.query_id, process=process, file="/tmp/head")
+        started = TraceStarted(query_id=message.query_id, process=process, file="/traces/head")
         traces.desk.answer(started)
         traces.ended(TraceEnded(process=process, error=failed))
 
     traces = Traces(world.fleet, send)
     with pytest.raises(RequestError, match="no space left"):
-        await traces.start("/tmp", 5, ["eye"])
+        await traces.start("/traces", 5, ["eye"])
     done = await traces.stop()
     assert (done["head"].file, done["head"].reason) == (None, "no space left")
 
@@ -188,7 +188,7 @@ async def test_who_cannot_record_or_dies_is_named() -> None:
     world = World(refuse=("voice",))
     with pytest.raises(ConflictError, match="start first"):
         await world.traces.stop()
-    begun = await world.traces.start("/tmp", 5, ["voice"])
+    begun = await world.traces.start("/traces", 5, ["voice"])
     assert (begun["voice"].file, begun["voice"].reason) == (None, "no torch")
     world.traces.forget("voice.1")
     world.traces.ended(TraceEnded(process="voice.1"))
@@ -196,11 +196,11 @@ async def test_who_cannot_record_or_dies_is_named() -> None:
     assert (done["voice.1"].file, done["voice.1"].reason) == (None, "it has died")
     world.refuse = ("head",)
     with pytest.raises(RequestError, match="no process can record: head: no torch"):
-        await world.traces.start("/tmp", 5, ["eye"])
+        await world.traces.start("/traces", 5, ["eye"])
     for replica in world.fleet.replicas:
         replica.state = "starting"
     with pytest.raises(RequestError, match="none of them is ready"):
-        await world.traces.start("/tmp", 5, ["eye"])
+        await world.traces.start("/traces", 5, ["eye"])
 
 
 # -- in processes
