@@ -5,8 +5,10 @@ Needs onnxruntime and kaldi-native-fbank (`omni-ming[voices]`).
 
 from __future__ import annotations
 
+import importlib
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +44,11 @@ class SpeakerEncoder:
         flat: FloatArray = np.asarray(embedding, dtype=np.float32).reshape(-1)
         return flat
 
+    def load(self) -> None:
+        """Load it now, if the checkpoint has it; ConfigError where what it needs is missing."""
+        if self.available:
+            _ = self._session, _kaldi()
+
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession:
         try:
@@ -55,10 +62,7 @@ class SpeakerEncoder:
 
 def speaker_features(sound: FloatArray) -> FloatArray:
     """Kaldi's log-mel filter banks (frames, 80) without dither, less their mean over time."""
-    try:
-        import kaldi_native_fbank as knf
-    except ImportError as exc:
-        raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc
+    knf = _kaldi()
     options = knf.FbankOptions()
     options.frame_opts.dither = 0.0
     options.frame_opts.samp_freq = SAMPLE_RATE
@@ -70,3 +74,10 @@ def speaker_features(sound: FloatArray) -> FloatArray:
     features = np.stack(frames).astype(np.float32)
     centred: FloatArray = features - features.mean(axis=0)
     return centred
+
+
+def _kaldi() -> ModuleType:
+    try:
+        return importlib.import_module("kaldi_native_fbank")
+    except ImportError as exc:
+        raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc
