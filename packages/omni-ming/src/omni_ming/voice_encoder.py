@@ -38,7 +38,9 @@ class VoiceEncoder:
 
     def __init__(self, model_path: str, *, entries: int) -> None:
         self._encode = ReferenceEncoder(model_path)
-        self._shared: SharedResults[Reference] = SharedResults(LRU(max_entries=entries))
+        self._shared: SharedResults[Reference] = SharedResults(
+            LRU(max_entries=entries, size_bytes=lambda reference: reference.latents.nbytes)
+        )
 
     def __call__(self, works: Sequence[Work]) -> list[Payload | OmniError]:
         """A `ClonedVoice` for each of `works`."""
