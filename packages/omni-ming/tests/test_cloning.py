@@ -6,20 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from recordings import hum, wav
 from safetensors.torch import load_file, save_file
 
-from omni_core.errors import MediaError, OmniError, RequestError
+from omni_core.encoder.prompts import made_prompt
+from omni_core.errors import ContextLengthError, MediaError, OmniError, RequestError, StageError
 from omni_core.media import MediaLimits
 from omni_core.scheduler.base import Work
 from omni_core.types import FloatArray, MediaPart, RequestParams, VoiceSample
 from omni_ming.edges import wait_for_voice, with_voice
 from omni_ming.preprocess.stage import Preprocessor
+from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.voice_encoder import VoiceEncoder
-from omni_ming.voices import Voices, voice_of
+from omni_ming.voices import Voice, Voices, voice_of
 
 PARAMS = RequestParams(modalities=("audio",))
 PATCH = 14_112
@@ -80,6 +83,25 @@ def test_nor_is_one_with_more_text_than_anybody_says(preprocessor: Preprocessor)
     with pytest.raises(RequestError, match="1001 characters") as refused:
         work(preprocessor, sample(wav(hum(2)), "a" * 1001))
     assert refused.value.param == "voice_sample.text"
+
+
+def test_nor_is_one_whose_text_leaves_no_room_to_speak(tiny_checkpoint: str) -> None:
+    prompts = TalkerPrompts(tiny_checkpoint, 4)
+    latents = torch.zeros(12, 64)
+    assert len(prompts("Hello.", Voice("😀" * 200, latents, None)).ids) > 800
+    with pytest.raises(ContextLengthError, match="room for 1024") as refused:
+        prompts("Hello.", Voice("😀" * 300, latents, None))
+    assert refused.value.param == "voice_sample.text"
+
+
+def test_a_pipeline_that_clones_no_voices_says_so(preprocessor: Preprocessor) -> None:
+    given = {"read_aloud": "Hello.", "voice_sample": msgspec.msgpack.encode(sample(wav(hum(2))))}
+    asked = Work("r", PARAMS, given)
+    assert isinstance(made_prompt(preprocessor, asked), StageError)
+    prompt = made_prompt(preprocessor, asked, preprocessor.add_voice)
+    assert isinstance(prompt, dict)
+    assert prompt["spoken_text"] == "Hello."
+    assert prompt["voice"]["text"] == "Hello."
 
 
 def test_a_recording_is_the_same_at_both_rates(preprocessor: Preprocessor) -> None:

@@ -405,6 +405,10 @@ async def test_voices(local):
         error = response.json()["error"]
         assert error["code"] == "unsupported_operation"
         assert "cannot clone" in error["message"]
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    response = await local.http.post("/v1/audio/voices")
+    assert response.status_code == 400
+    assert "ref_audio" in response.json()["error"]["message"]
     local.pipeline.modalities = ("text",)
     silent = {"voices": [], "default_voice": None}
     assert (await local.http.get("/v1/audio/voices")).json() == silent
