@@ -32,8 +32,7 @@ MODELS = ("omni-qwen3", "omni-ming")
 #: Each package and the siblings its wheel declares, in the order to install them.
 NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
 #: What the tests of a package need beyond the package: its own optional parts.
-EXTRAS = {"omni-ming": "[voices]", "omni-server": "[realtime]"}
-EXTRAS["omni-core"] = "[grammar,hub,media,templates,testing,torch]"
+EXTRAS = {"omni-core": "[grammar,hub,media,templates,testing,torch]", "omni-server": "[realtime]"}
 EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}  # of what runs
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
@@ -81,7 +80,7 @@ def install(
 @nox.session
 def demo(session: nox.Session) -> None:
     """Speak to a tiny model: a spoken question and an image in, text and ./reply.wav out."""
-    install(session, *NEEDS)
+    install(session, "omni-core", "omni-qwen3", "omni-server")
     session.run("omni", "demo", *session.posargs)
 
 

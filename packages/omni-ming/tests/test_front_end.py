@@ -80,6 +80,16 @@ def test_text_without_marks_is_spoken_before_its_end() -> None:
         assert len(front_end.flush()) == 1
 
 
+@pytest.mark.parametrize("unit", ["สวัสดี", "привет ", "こんにちは"])
+def test_other_scripts_are_spoken_before_their_end(unit: str) -> None:
+    front_end, text = FrontEnd(), unit * 200
+    made = [one["text"] for character in text for one in front_end.push(character)]
+    assert len(made) >= 3
+    assert max(map(len, made)) <= 400  # marks above letters come beside
+    rest = [one["text"] for one in front_end.flush()]
+    assert "".join([*made, *rest]).replace(" ", "") == text.replace(" ", "")
+
+
 @pytest.mark.parametrize("text", ["", "   ", "...", "。！？，", "😀😀😀", "\n\n\n", "--- *** ###"])
 def test_nothing_to_say(text: str) -> None:
     assert utterances(text) == []

@@ -233,6 +233,25 @@ def test_a_new_request_does_not_wait_for_the_later_utterances_of_others(parts: P
     assert [c.request_id for c in made.calls if c.method == "complete"] == ["b", "a"]
 
 
+def test_nothing_is_made_ahead_while_somebody_waits_for_a_first_sound(parts: Parts) -> None:
+    stage = Stage(parts)
+    first_steps: list[int] = []
+    step = stage.engine.step
+
+    def counted() -> Any:
+        if not stage.vae.latents:
+            stats = stage.engine.stats()
+            first_steps.append(stats.running + stats.waiting)
+        return step()
+
+    stage.engine.step = counted  # type: ignore[method-assign]
+    names = [f"r{n}" for n in range(3)]
+    stage.speak([item for name in names for item in items(name, TEXT, params(1))], *names)
+    assert first_steps
+    assert max(first_steps) == len(names)
+    assert stage.scheduler.stats()["utterances"] == 3 * len(utterances(TEXT))
+
+
 def test_an_abort_frees_everything(parts: Parts) -> None:
     stage = Stage(parts)
     with running(stage.scheduler, items("r", TEXT, params(1))) as (inbox, outbox):

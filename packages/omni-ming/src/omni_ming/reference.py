@@ -28,9 +28,8 @@ class ReferenceEncoder:
     """The encoders of one checkpoint, in float32 on the CPU. Safe to share by threads."""
 
     def __init__(self, model_path: str) -> None:
-        """OmniError for weights that are missing, or packages that are not installed."""
+        """OmniError for weights that are missing."""
         self._speakers = SpeakerEncoder(model_path)
-        self._speakers.load()
         self._encoder = load_encoder(model_path)
 
     def __call__(self, sound: FloatArray, heard: FloatArray, *, seed: int) -> Reference:

@@ -1,19 +1,13 @@
-"""Who speaks in a reference: CAM++'s embedding of a voice, by the checkpoint's ONNX file.
-
-Needs onnxruntime and kaldi-native-fbank (`omni-ming[voices]`).
-"""
+"""Who speaks in a reference: CAM++'s embedding of a voice, by the checkpoint's ONNX file."""
 
 from __future__ import annotations
 
-import importlib
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from omni_core.errors import ConfigError
 from omni_core.types import FloatArray
 
 if TYPE_CHECKING:
@@ -22,7 +16,6 @@ if TYPE_CHECKING:
 FILE = "talker/campplus.onnx"
 SAMPLE_RATE = 16_000
 BANDS = 80
-NEEDED = "install omni-ming[voices] (onnxruntime and kaldi-native-fbank)"
 
 
 class SpeakerEncoder:
@@ -44,17 +37,10 @@ class SpeakerEncoder:
         flat: FloatArray = np.asarray(embedding, dtype=np.float32).reshape(-1)
         return flat
 
-    def load(self) -> None:
-        """Load it now, if the checkpoint has it; ConfigError where what it needs is missing."""
-        if self.available:
-            _ = self._session, _kaldi()
-
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession:
-        try:
-            import onnxruntime
-        except ImportError as exc:
-            raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc
+        import onnxruntime  # here: most processes of a pipeline need none
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         return onnxruntime.InferenceSession(str(self._path), options)
@@ -62,7 +48,8 @@ class SpeakerEncoder:
 
 def speaker_features(sound: FloatArray) -> FloatArray:
     """Kaldi's log-mel filter banks (frames, 80) without dither, less their mean over time."""
-    knf = _kaldi()
+    import kaldi_native_fbank as knf
+
     options = knf.FbankOptions()
     options.frame_opts.dither = 0.0
     options.frame_opts.samp_freq = SAMPLE_RATE
@@ -74,10 +61,3 @@ def speaker_features(sound: FloatArray) -> FloatArray:
     features = np.stack(frames).astype(np.float32)
     centred: FloatArray = features - features.mean(axis=0)
     return centred
-
-
-def _kaldi() -> ModuleType:
-    try:
-        return importlib.import_module("kaldi_native_fbank")
-    except ImportError as exc:
-        raise ConfigError(f"voices of this checkpoint need an embedding; {NEEDED}") from exc

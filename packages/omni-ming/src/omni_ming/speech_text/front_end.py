@@ -14,6 +14,8 @@ from omni_ming.speech_text.scripts import is_chinese, is_speakable, semantic_len
 FIRST_LEAST = 12
 """Characters before the mark that may end the first utterance."""
 LATER_LEAST = 8
+MOST_OTHERS = 200
+"""Letters of scripts whose length the authors' rules do not count, in one utterance."""
 _ENDS = "！？。，!?"
 
 
@@ -24,6 +26,8 @@ class FrontEnd:
         self._waiting: list[str] = []
         self._length = 0
         """Semantic length of what waits, if all of it ended here; see `_take`."""
+        self._others = 0
+        """Letters of other scripts in what waits."""
         self._is_rest = False
         """What waits is the rest of a text that was too long."""
         self._spoken = False
@@ -36,7 +40,7 @@ class FrontEnd:
     def flush(self) -> list[Utterance]:
         """The text is over: what is left, if there is anything to say."""
         pieces = cut("".join(self._waiting), is_rest=self._is_rest)
-        self._waiting, self._length, self._is_rest = [], 0, False
+        self._waiting, self._length, self._others, self._is_rest = [], 0, 0, False
         return self._spell(pieces)
 
     def _take(self, character: str) -> list[Utterance]:
@@ -65,7 +69,11 @@ class FrontEnd:
     def _overflow(self, character: str) -> list[Utterance]:
         """Speak what is longer than one utterance already, though no mark has ended it: the authors
         wait for one, which may never come."""
-        self._length += is_chinese(character) or (character.isascii() and character.isalpha())
+        counts = is_chinese(character) or (character.isascii() and character.isalpha())
+        self._length += counts
+        self._others += character.isalpha() and not counts
+        if self._others > MOST_OTHERS:
+            return self._break()
         if self._length <= MAX_LENGTH:
             return []
         text = "".join(self._waiting)
@@ -76,6 +84,13 @@ class FrontEnd:
         rest = rest.removesuffix("。")  # the mark of a sentence that has not ended
         self._waiting, self._length, self._is_rest = list(rest), semantic_length(rest), True
         return self._spell(whole)
+
+    def _break(self) -> list[Utterance]:
+        """Speak what waits up to its last space, if any: its script may have no marks of ours."""
+        text = "".join(self._waiting)
+        end = text.rfind(" ") + 1 or len(text)
+        self._waiting, self._others = list(text[end:]), len(text) - end
+        return self._spell([text[:end].strip()])
 
     def _spell(self, pieces: list[str]) -> list[Utterance]:
         texts = [piece if is_chinese(piece) else write_numbers(piece) for piece in pieces]

@@ -5,7 +5,7 @@ Knows requests, the engine and order. Knows nothing of tokens, rows or networks:
 the engine's requests, the VAE the sound.
 
 Only the utterance that is heard next is decoded; the latents of those after it wait. Who is heard
-next enters the engine at once, others while it has room.
+next enters the engine at once, others while it has room and nobody waits for a first sound.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class _Speech:
     begun: int = 0
     """Utterances that have entered the engine."""
     patches: int = 0
+    sounds: bool = False
+    """Some of it has been decoded."""
     complete: bool = False
     """All utterances are known."""
     cut: bool = False
@@ -190,6 +192,8 @@ class SpeechScheduler:
         for speech in speeches:
             if speech.waiting and not speech.lines:
                 self._add(speech, outbox)
+        if any(speech.lines and not speech.sounds for speech in speeches):
+            return  # what is made ahead makes the steps of those longer who wait for a first sound
         for speech in speeches:
             while (
                 speech.waiting
@@ -249,6 +253,7 @@ class SpeechScheduler:
         self._pushes += len(due)
         wavs = self._vae.push([push for _, _, push in due])
         for (speech, spoken, push), wav in zip(due, wavs, strict=True):
+            speech.sounds = True
             heard = spoken.trim.push(wav, last=push.last)
             if push.last:
                 speech.lines.popleft()
