@@ -158,6 +158,52 @@ def test_an_unknown_voice_is_refused_by_name(server: httpx.Client) -> None:
     assert "DB30" in answer.json()["error"]["message"]
 
 
+def recording(loud: float, seconds: float = 2.0) -> str:
+    """A hum, as a data: URL."""
+    times = np.arange(round(24_000 * seconds)) / 24_000
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(24_000)
+        written.writeframes((loud * 32767 * np.sin(1900 * times)).astype("<i2").tobytes())
+    return f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def test_a_voice_comes_with_its_request(server: httpx.Client) -> None:
+    capabilities = server.get("/v1/models").json()["data"][0]["capabilities"]
+    assert capabilities["voice_cloning"]
+    own = samples(read_aloud(server))
+    asked: Asked = {"ref_audio": recording(0.5), "ref_text": "Hello."}
+    cloned = samples(read_aloud(server, **asked))
+    again = samples(read_aloud(server, **asked))
+    assert again.shape == cloned.shape
+    assert np.abs(again - cloned).max() <= 2 / 32768
+    few = min(len(own), len(cloned))
+    assert np.abs(own[:few] - cloned[:few]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"ref_audio": recording(0.0)}, "ref_audio"),
+        ({"ref_audio": recording(0.5, seconds=0.5)}, "ref_audio"),
+        ({"ref_audio": recording(0.5, seconds=31)}, "ref_audio"),
+        ({"ref_audio": "data:audio/wav;base64,UklGRg=="}, "ref_audio"),
+        ({"ref_audio": "http://127.0.0.1:9/a.wav"}, "ref_audio"),
+        ({"ref_audio": recording(0.5), "ref_text": "a" * 1001}, "ref_text"),
+    ],
+    ids=["silent", "short", "long", "damaged", "private", "text"],
+)
+def test_a_recording_without_a_voice_is_refused(
+    asked: Asked, param: str, server: httpx.Client
+) -> None:
+    body = {"model": "ming", "input": SAID, **asked}
+    answer = server.post("/v1/audio/speech", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
 def test_a_long_text_is_spoken_and_a_longer_one_refused(server: httpx.Client) -> None:
     """Text without a mark: in pieces of a length that the Talker speaks."""
     brief = {"talker_stream": {"max_tokens": 1}}

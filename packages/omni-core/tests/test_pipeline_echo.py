@@ -26,12 +26,14 @@ from omni_core.types import (
     AudioDelta,
     Event,
     Finished,
+    MediaPart,
     Message,
     Modality,
     Request,
     RequestParams,
     TextDelta,
     TextPart,
+    VoiceSample,
 )
 
 BOTH: tuple[Modality, ...] = ("text", "audio")
@@ -228,8 +230,11 @@ def test_misspelt_settings_are_refused_with_the_nearest_match(tmp_path: Path) ->
 
 async def test_a_pipeline_that_answers_only_refuses_all_else(pipeline: Pipeline) -> None:
     spoken = Request(read_aloud="one two", params=RequestParams(modalities=("audio",)))
-    for request, name in ((spoken, "read_aloud"), (Request(prompt="one two"), "prompt")):
-        with pytest.raises(RequestError, match="answers messages; it cannot") as refused:
+    sample = VoiceSample(audio=MediaPart(kind="audio", data=b"RIFF"))
+    cloned = Request(voice_sample=sample, params=RequestParams(modalities=("audio",)))
+    raw = Request(prompt="one two")
+    for request, name in ((spoken, "read_aloud"), (raw, "prompt"), (cloned, "voice_sample")):
+        with pytest.raises(RequestError, match=r"cannot (read a text|complete|clone)") as refused:
             await collect(pipeline, request)
         assert refused.value.param == name
     assert text_of(await collect(pipeline, ask("one"))) == "one "

@@ -8,6 +8,7 @@ import pytest
 
 from omni_core.errors import RequestError
 from omni_core.types import (
+    MediaPart,
     Message,
     Request,
     RequestParams,
@@ -15,6 +16,7 @@ from omni_core.types import (
     TextPart,
     ToolUse,
     Usage,
+    VoiceSample,
 )
 
 
@@ -75,3 +77,26 @@ def test_a_request_has_messages_or_a_text_to_read_aloud_as_audio() -> None:
     with pytest.raises(RequestError, match="audio alone") as refused:
         Request(read_aloud="hi", params=RequestParams(modalities=("text", "audio")))
     assert refused.value.param == "modalities"
+
+
+def test_a_recording_of_a_voice_goes_with_what_is_spoken() -> None:
+    spoken = RequestParams(modalities=("audio",))
+    sample = VoiceSample(audio=MediaPart(kind="audio", data=b"RIFF"), text="hi")
+    content = Request(read_aloud="hi", voice_sample=sample, params=spoken).content()
+    assert msgspec.msgpack.decode(content["voice_sample"], type=VoiceSample) == sample
+    hello = Message(role="user", content=(TextPart(text="hi"),))
+    both = RequestParams(modalities=("text", "audio"))
+    assert set(Request(messages=(hello,), voice_sample=sample, params=both).content()) == {
+        "messages",
+        "voice_sample",
+    }
+    picture = VoiceSample(audio=MediaPart(kind="image", data=b"x"))
+    named = RequestParams(modalities=("audio",), voice="ethan")
+    for params, given, why in (
+        (RequestParams(), sample, "nothing is spoken"),
+        (named, sample, "two voices"),
+        (spoken, picture, "not from image"),
+    ):
+        with pytest.raises(RequestError, match=why) as refused:
+            Request(messages=(hello,), voice_sample=given, params=params)
+        assert refused.value.param == "voice_sample"

@@ -27,7 +27,10 @@ from omni_ming.pipeline import MING_OMNI
 from omni_ming.talker.stage import AT_ONCE
 
 VARIANTS = sorted(MING_OMNI.variants)
-SPEAKERS = {"speech": {"talker"}, "streaming_speech": {"segmenter", "talker_stream"}}
+SPEAKERS = {
+    "speech": {"voice_encoder", "talker"},
+    "streaming_speech": {"voice_encoder", "segmenter", "talker_stream"},
+}
 
 
 def refs(stage: StageConfig) -> Iterator[Ref]:
@@ -68,6 +71,7 @@ def test_every_option_of_a_stage_can_be_set_by_an_operator(variant: str) -> None
     shared = {memory.OPTION, CACHE_ENTRIES, cached.CACHE_BYTES}
     known["image_encoder"] = shared | {encoders.MAX_BATCH_PATCHES}
     known["audio_encoder"] = shared | {encoders.MAX_BATCH_FRAMES}
+    known["voice_encoder"] = {CACHE_ENTRIES}
     for stage in MING_OMNI.variants[variant]:
         assert set(stage.options) == known.get(stage.name, set()), stage.name
         assert set(stage.options.values()) <= {None}, "the value is the factory's to choose"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from golden_files import assert_close
+from recordings import hum, wav
 
 import omni_ming
 from omni_core.pipeline import Pipeline
@@ -16,16 +17,20 @@ from omni_core.types import (
     Event,
     Finished,
     FloatArray,
+    MediaPart,
     Message,
     Request,
     RequestParams,
     SamplingParams,
     TextDelta,
     TextPart,
+    VoiceSample,
 )
 
 TEXT = "你好，世界。今天天气很好，我们去公园吧！The quick brown fox speaks about images."
 SAMPLING = SamplingParams(seed=3, max_tokens=24)
+RECORDING = MediaPart(kind="audio", data=wav(hum(2.0, pitch=300)))
+SAMPLE = VoiceSample(audio=RECORDING, text="Hello there.")
 
 
 def plugins() -> Plugins:
@@ -35,7 +40,8 @@ def plugins() -> Plugins:
 
 
 def requests() -> list[Request]:
-    """A text to read, by two seeds and voices, and a question to answer."""
+    """A text to read, by two seeds and voices, and a question to answer; both in a voice that comes
+    with the request as well."""
     question = Message(role="user", content=(TextPart(text="Tell me about foxes."),))
     spoken = RequestParams(modalities=("audio",), sampling=SAMPLING)
     other = RequestParams(modalities=("audio",), voice="lingguang", sampling=SamplingParams(seed=4))
@@ -44,6 +50,8 @@ def requests() -> list[Request]:
         Request(read_aloud=TEXT, params=spoken),
         Request(read_aloud=TEXT, params=other),
         Request(messages=(question,), params=both),
+        Request(read_aloud=TEXT, params=spoken, voice_sample=SAMPLE),
+        Request(messages=(question,), params=both, voice_sample=SAMPLE),
     ]
 
 
@@ -80,4 +88,9 @@ async def test_both_variants_sound_the_same(tiny_checkpoint: str) -> None:
         assert isinstance(finished, Finished)
         assert finished.audio_finish_reason == "stop"
         assert finished.usage.audio_tokens > 3
-    assert told(made["speech"][2])
+    read, _, answered, read_cloned, answered_cloned = made["speech"]
+    assert told(answered)
+    assert told(answered_cloned) == told(answered), "the voice is no part of the prompt"
+    for cloned, own in ((read_cloned, read), (answered_cloned, answered)):
+        few = min(len(sound(cloned)), len(sound(own)))
+        assert np.abs(sound(cloned)[:few] - sound(own)[:few]).max() > 0.01

@@ -17,7 +17,7 @@ from omni_ming.talker.flow import Flow, moments
 from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.voices import Voice
 
-VOICE = Voice("DB30", "感谢你的认可。", torch.zeros(12, 64), None)
+VOICE = Voice("感谢你的认可。", torch.zeros(12, 64), None)
 RUNS = {
     "plain": ("hello world", None, ""),
     "clone": ("你好，世界", VOICE, ""),

@@ -61,7 +61,8 @@ CAPABILITIES = {
     "grammars": {"response_format": True},
     "logprobs": {"logprobs": True},
     "completes_prompts": {"completions": True},
-    "reads_aloud": {"speech": True},
+    "reads_aloud": {"speech": True, "voice_cloning": True},
+    "clones_voices": {"voice_cloning": True},
 }
 
 
@@ -74,7 +75,7 @@ async def test_a_model_says_what_it_can_do_and_where(local):
     local.pipeline.info = able
     model = Model.model_validate((await local.http.get("/v1/models")).json()["data"][0])
     said = model.model_dump()
-    always = {"audio_output": True, "voice_cloning": False, "transcription": True}
+    always = {"audio_output": True, "transcription": True}
     everything = {k: v for told in CAPABILITIES.values() for k, v in told.items()} | always
     assert said["capabilities"] == everything
     assert said["audio_formats"]["chat"] == ["wav", "pcm16", "flac", "mp3", "opus", "aac"]

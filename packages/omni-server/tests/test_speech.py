@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from omni_core.errors import ContextLengthError, OutOfMemoryError, StageDiedError
+from omni_core.errors import ContextLengthError, MediaError, OutOfMemoryError, StageDiedError
 from omni_core.media.encode import pcm16
-from omni_core.types import Finished, SamplingParams, Usage
+from omni_core.types import Finished, MediaPart, SamplingParams, Usage, VoiceSample
 from omni_server.access import line_of
 from omni_server.audio import Base64Pieces
 from omni_server.settings import MIB, Settings
@@ -242,6 +242,64 @@ async def test_a_body_for_a_text_is_small(local):
     assert "4096 characters" in response.json()["error"]["message"]
 
 
+@pytest.fixture
+def cloning(local):
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    return local
+
+
+RECORDING = b"RIFF of somebody"
+DATA_URL = f"data:audio/wav;base64,{base64.b64encode(RECORDING).decode()}"
+
+
+async def test_a_recording_goes_to_the_pipeline_as_it_is(cloning):
+    spoken = await speak(cloning, voice=None, ref_audio=DATA_URL, ref_text="Hi.")
+    assert spoken.status_code == 200, spoken.text
+    await speak(cloning, voice=None, ref_audio="https://example.com/a.wav")
+    await speak(cloning, ref_audio="", ref_text="")
+    told, fetched, none = [request.voice_sample for request in cloning.pipeline.requests]
+    assert told == VoiceSample(audio=MediaPart(kind="audio", data=RECORDING), text="Hi.")
+    url = "https://example.com/a.wav"
+    assert fetched == VoiceSample(audio=MediaPart(kind="audio", url=url), text="")
+    assert none is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"ref_text": "Hi."}, "ref_text", "send both"),
+        ({"voice": "Ethan", "ref_audio": DATA_URL}, "ref_audio", "two voices"),
+        ({"ref_audio": "QUJD"}, "ref_audio", "data:"),
+        ({"ref_audio": "file:///etc/passwd"}, "ref_audio", "data:"),
+        ({"ref_audio": "data:audio/wav;base64,!"}, "ref_audio", "base64"),
+        ({"ref_audio": [DATA_URL]}, "ref_audio", "str"),
+        ({"speaker_embedding": [0.5]}, "speaker_embedding", "ref_audio"),
+    ],
+)
+async def test_what_is_no_recording_is_refused(cloning, body, param, words):
+    refused = await speak(cloning, **{"voice": None, **body})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["param"] == param
+    assert words in error["message"]
+    assert not cloning.pipeline.requests
+
+
+@pytest.mark.parametrize(
+    ("param", "named"), [("voice_sample", "ref_audio"), ("voice_sample.text", "ref_text")]
+)
+async def test_the_pipelines_complaints_of_a_recording_name_its_field(cloning, param, named):
+    cloning.pipeline.script = lambda request: [MediaError("is silent", param=param)]
+    refused = await speak(cloning, voice=None, ref_audio=DATA_URL)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, named)
+
+
+async def test_a_body_has_room_for_a_recording_where_voices_are_cloned(cloning):
+    room = "data:audio/wav;base64," + "A" * (12 * MIB)
+    assert (await speak(cloning, voice=None, ref_audio=room)).status_code == 200
+    assert (await speak(cloning, voice=None, ref_audio=room + "A" * 4 * MIB)).status_code == 413
+
+
 async def test_other_models_are_not_here(local):
     response = await speak(local, model="tts-1")
     assert response.status_code == 404
@@ -347,6 +405,10 @@ async def test_voices(local):
         error = response.json()["error"]
         assert error["code"] == "unsupported_operation"
         assert "cannot clone" in error["message"]
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    response = await local.http.post("/v1/audio/voices")
+    assert response.status_code == 400
+    assert "ref_audio" in response.json()["error"]["message"]
     local.pipeline.modalities = ("text",)
     silent = {"voices": [], "default_voice": None}
     assert (await local.http.get("/v1/audio/voices")).json() == silent

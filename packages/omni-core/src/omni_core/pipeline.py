@@ -192,18 +192,7 @@ class Pipeline:
     async def batches(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """As `generate`; events that are there together come together, and are never waited for."""
         runtime = self._running()
-        if request.read_aloud is not None and not self.info.reads_aloud:
-            raise RequestError(
-                f"pipeline {self.name!r} answers messages; it cannot read a text aloud",
-                param="read_aloud",
-                code="unsupported_parameter",
-            )
-        if request.prompt is not None and not self.info.completes_prompts:
-            raise RequestError(
-                f"pipeline {self.name!r} answers messages; it cannot complete a raw prompt",
-                param="prompt",
-                code="unsupported_parameter",
-            )
+        self._check_ability(request)
         active = runtime.submit(request)
         try:
             ended = False
@@ -216,6 +205,20 @@ class Pipeline:
                 ended = isinstance(events[-1], Finished)
         finally:
             runtime.coordinator.release(active)
+
+    def _check_ability(self, request: Request) -> None:
+        """RequestError for what the model cannot do."""
+        info = self.info
+        cannot = (
+            ("read_aloud", info.reads_aloud, "answers messages; it cannot read a text aloud"),
+            ("prompt", info.completes_prompts, "answers messages; it cannot complete a raw prompt"),
+            ("voice_sample", info.clones_voices, "cannot clone voices; name one of its own"),
+        )
+        for name, able, why in cannot:
+            if getattr(request, name) is not None and not able:
+                raise RequestError(
+                    f"pipeline {self.name!r} {why}", param=name, code="unsupported_parameter"
+                )
 
     def cancel(self, request_id: str, client: str = "") -> int:
         """End every request that this client has sent under this id and that has not ended, with a

@@ -179,6 +179,9 @@ class ModelInfo:
     reads_aloud: bool = False
     """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio; the
     entry stage gets it as `{"read_aloud": text}`."""
+    clones_voices: bool = False
+    """Requests may bring a recording of the voice to speak with (`Request.voice_sample`) where the
+    variant emits audio."""
     completes_prompts: bool = False
     """Requests may be a raw prompt to complete (`Request.prompt`)."""
     transcription: Transcription | None = None

@@ -99,6 +99,14 @@ class MediaPart(msgspec.Struct, frozen=True, kw_only=True, tag="media"):
 Part: TypeAlias = TextPart | MediaPart
 
 
+class VoiceSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording of the voice to speak with, in place of one of the checkpoint's."""
+
+    audio: MediaPart
+    text: str = ""
+    """What is said in it; "" if nobody knows. Voices come out less alike without."""
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a function by the model, whole."""
 
@@ -187,6 +195,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     No template is put around it, and the reply is text just as the model writes it; `ModelInfo`
     says whether a pipeline can."""
     tool_use: ToolUse | None = None
+    voice_sample: VoiceSample | None = None
+    """Whose voice the audio of the reply has; `ModelInfo` says whether a pipeline can."""
     params: RequestParams = RequestParams()
     request_id: str | None = None
     """Chosen by the caller for logs and for `Pipeline.cancel`; need not be unique. Drawn when
@@ -201,6 +211,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             self._require_alone("read_aloud", "a text to read aloud", "audio")
         if self.prompt is not None:
             self._require_alone("prompt", "a raw prompt", "text")
+        if self.voice_sample is not None:
+            self._check_voice(self.voice_sample)
+
+    def _check_voice(self, sample: VoiceSample) -> None:
+        if sample.audio.kind != "audio":
+            raise RequestError(
+                f"a voice is cloned from audio, not from {sample.audio.kind}", param="voice_sample"
+            )
+        if "audio" not in self.params.modalities:
+            raise RequestError(
+                "nothing is spoken, so there is no use for a voice; ask for audio",
+                param="voice_sample",
+            )
+        if self.params.voice is not None:
+            raise RequestError(
+                f"the voice {self.params.voice!r} and a recording are two voices; send one of them",
+                param="voice_sample",
+            )
 
     def _require_alone(self, name: str, what: str, comes_as: Modality) -> None:
         if self.messages or self.tool_use or None not in (self.read_aloud, self.prompt):
@@ -213,13 +241,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def content(self) -> Payload:
         """What the entry stage gets of it, beside `params`: `read_aloud`; `prompt`, ids as an int64
-        array; or else `messages` and `tool_use`, if there is one, as bytes of msgpack."""
+        array; or else `messages` and `tool_use`, if there is one, as bytes of msgpack. With any of
+        them `voice_sample`, as bytes of msgpack too."""
+        payload: Payload = {}
+        if self.voice_sample is not None:
+            payload["voice_sample"] = msgspec.msgpack.encode(self.voice_sample)
         if self.read_aloud is not None:
-            return {"read_aloud": self.read_aloud}
+            return {**payload, "read_aloud": self.read_aloud}
         if self.prompt is not None:
             is_text = isinstance(self.prompt, str)
             return {"prompt": self.prompt if is_text else np.array(self.prompt, dtype=np.int64)}
-        payload: Payload = {"messages": msgspec.msgpack.encode(self.messages)}
+        payload["messages"] = msgspec.msgpack.encode(self.messages)
         if self.tool_use is not None:
             payload["tool_use"] = msgspec.msgpack.encode(self.tool_use)
         return payload

@@ -42,6 +42,8 @@ def merge(arrived: Mapping[str, Payload]) -> Payload:
     )
     if "spoken_text" in prompt:
         prepared["spoken_text"] = prompt["spoken_text"]
+    if "voice" in prompt:
+        prepared["cloned"] = True
     if "tool_use" in prompt:
         prepared["tool_use"] = prompt["tool_use"]
     if "raw" in prompt:

@@ -99,6 +99,7 @@ def describe(model_path: str) -> ModelInfo:
         refused_modalities={} if speaks else {"audio": NO_TALKER},
         logprobs=True,
         reads_aloud=speaks,
+        clones_voices=speaks,
         completes_prompts=True,
         transcription=Transcription(messages=Ref("omni_ming.transcribe:messages")),
         grammars=True,

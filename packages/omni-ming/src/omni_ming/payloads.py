@@ -3,11 +3,12 @@
 S prompt tokens · P visual patches · H Thinker hidden size · arrays are numpy where made by
 preprocessing and torch where made by a model. A key that does not apply is absent.
 
-preprocessing -> image_encoder, audio_encoder, mm_aggregate (`Prompt`)
+preprocessing -> image_encoder, audio_encoder, voice_encoder, mm_aggregate (`Prompt`)
 mm_aggregate -> thinker (`Prepared`)
 thinker -> decode (`omni_core.text.payloads.ReplyStart`), then chunks `TokenChunk`
 thinker -> talker, segmenter: `SpeechStart`, then chunks `SpokenText`, in order, until the end
 segmenter -> talker_stream: `SpeechStart`, then chunks `Utterance`
+voice_encoder -> talker, talker_stream: `ClonedVoice`
 """
 
 from __future__ import annotations
@@ -35,6 +36,29 @@ class Audio(TypedDict):
     row_keys: IntArray
 
 
+class VoiceRecording(TypedDict):
+    """A voice that a request brings, decoded and checked."""
+
+    key: bytes
+    """Equal for equal recordings."""
+    sound: FloatArray
+    """(n,) at the AudioVAE's rate."""
+    heard: FloatArray
+    """(m,) the same at 16 kHz."""
+    text: str
+    """What is said in it; "" if nobody knows."""
+
+
+class ClonedVoice(TypedDict):
+    """What voice_encoder makes of a `VoiceRecording`."""
+
+    text: str
+    latents: Any
+    """Float32 (n, latent_dim), n a multiple of a patch."""
+    speaker: NotRequired[Any]
+    """Float32 (192,); absent where the checkpoint cannot embed."""
+
+
 class Prompt(TypedDict):
     """A request as token ids with media beside them."""
 
@@ -48,9 +72,11 @@ class Prompt(TypedDict):
     video: NotRequired[Visual]
     audio: NotRequired[Audio]
     routed: list[str]
-    """Encoders this prompt goes to; mm_aggregate waits for these."""
+    """Encoders of media that this prompt goes to; mm_aggregate waits for these."""
     spoken_text: NotRequired[str]
     """A text to read aloud: it is the reply, and nothing is to be computed."""
+    voice: NotRequired[VoiceRecording]
+    """For voice_encoder; absent for a voice of the checkpoint."""
     tool_use: NotRequired[bytes]
     """msgpack of the `ToolUse`; absent where nothing may be called."""
     raw: NotRequired[bool]
@@ -81,6 +107,8 @@ class Prepared(TypedDict):
     """(M,) what the prefix cache knows these rows by."""
     spoken_text: NotRequired[str]
     """See `Prompt`."""
+    cloned: NotRequired[bool]
+    """The voice comes from voice_encoder."""
     tool_use: NotRequired[bytes]
     """See `Prompt`."""
     raw: NotRequired[bool]
@@ -89,6 +117,11 @@ class Prepared(TypedDict):
 
 class SpeechStart(TypedDict):
     """A reply that is to be spoken has begun."""
+
+    cloned: NotRequired[bool]
+    """See `Prepared`; who speaks waits for the voice."""
+    voice: NotRequired[ClonedVoice]
+    """Where who speaks has waited for it."""
 
 
 class SpokenText(TypedDict):

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from omni_core.encoder.options import AR_OPTIONS, ENCODER_OPTIONS, MEDIA_OPTIONS
+from omni_core.encoder.options import (
+    AR_OPTIONS,
+    CACHE_ENTRIES,
+    ENCODER_OPTIONS,
+    MEDIA_OPTIONS,
+)
 from omni_core.specs import PipelineConfig, Ref, StageConfig
 
 PREPROCESSING = StageConfig(
@@ -39,6 +44,13 @@ AUDIO_ENCODER = StageConfig(
     next=("mm_aggregate",),
     max_batch=8,
     options=dict.fromkeys((*ENCODER_OPTIONS, "max_batch_frames")),
+)
+VOICE_ENCODER = StageConfig(
+    name="voice_encoder",
+    weights="loads",
+    factory=Ref("omni_ming.voice_encoder:build"),
+    max_concurrency=2,
+    options={CACHE_ENTRIES: None},
 )
 MM_AGGREGATE = StageConfig(
     name="mm_aggregate",
@@ -76,9 +88,15 @@ TALKER = StageConfig(
     terminal="audio",
     ar_engines=("torch",),
     options={**AR_OPTIONS, "utterances_at_once": None},
+    wait_for=("thinker", "voice_encoder"),
+    wait_for_fn=Ref("omni_ming.edges:wait_for_voice"),
+    merge_fn=Ref("omni_ming.edges:with_voice"),
 )
 TALKER_STREAM = replace(
-    TALKER, name="talker_stream", factory=Ref("omni_ming.talker.stage:build_stream")
+    TALKER,
+    name="talker_stream",
+    factory=Ref("omni_ming.talker.stage:build_stream"),
+    wait_for=("segmenter", "voice_encoder"),
 )
 
 
@@ -92,21 +110,27 @@ def _speaking_through(speaker: str, route_fn: Ref) -> StageConfig:
     return replace(_on(THINKER, 0, 0.8), next=targets, stream_to=targets, route_fn=route_fn)
 
 
-UP_TO_THINKER = (
-    PREPROCESSING,
-    _on(IMAGE_ENCODER, 0, 0.03),
-    _on(AUDIO_ENCODER, 0, 0.03),
-    MM_AGGREGATE,
-)
-TEXT = (*UP_TO_THINKER, _on(THINKER, 0, 0.9), DECODE)
+def _cloning_for(speaker: str) -> tuple[StageConfig, ...]:
+    """The stages up to the Thinker, with the one that makes voices of recordings."""
+    seen = Ref("omni_ming.edges:voice_encoder_input")
+    entry = replace(
+        PREPROCESSING,
+        next=(*PREPROCESSING.next, "voice_encoder"),
+        project_payload={**PREPROCESSING.project_payload, "voice_encoder": seen},
+    )
+    return (entry, *BEFORE_THINKER, replace(VOICE_ENCODER, next=(speaker,)))
+
+
+BEFORE_THINKER = (_on(IMAGE_ENCODER, 0, 0.03), _on(AUDIO_ENCODER, 0, 0.03), MM_AGGREGATE)
+TEXT = (PREPROCESSING, *BEFORE_THINKER, _on(THINKER, 0, 0.9), DECODE)
 SPEECH = (
-    *UP_TO_THINKER,
+    *_cloning_for("talker"),
     _speaking_through("talker", Ref("omni_ming.edges:route_spoken_whole")),
     DECODE,
     _on(TALKER, 0, 0.1),
 )
 STREAMING_SPEECH = (
-    *UP_TO_THINKER,
+    *_cloning_for("talker_stream"),
     _speaking_through("segmenter", Ref("omni_ming.edges:route_spoken_streaming")),
     DECODE,
     SEGMENTER,
@@ -129,6 +153,7 @@ MING_OMNI = PipelineConfig(
         "preprocessing": "frontend",
         "image_encoder": "frontend",
         "audio_encoder": "frontend",
+        "voice_encoder": "frontend",
         "mm_aggregate": "frontend",
         "thinker": "thinker",
         "decode": "thinker",

@@ -61,7 +61,7 @@ class ThinkerStage:
         """See `ARStage`."""
         prepared = cast(Prepared, work.payload)
         if "spoken_text" in prepared:
-            self._read_aloud(work.request_id, prepared["spoken_text"], outbox)
+            self._read_aloud(work.request_id, prepared, outbox)
             return None
         ids = tuple(prepared["input_ids"].tolist())
         start = ReplyStart(opened=False, calls=False, raw=prepared.get("raw", False))
@@ -71,7 +71,7 @@ class ThinkerStage:
             self._readable(start, work.params) if speaks else None,
         )
         if speaks:
-            outbox.send(work.request_id, cast(Payload, SpeechStart()), target=self._speaker)
+            outbox.send(work.request_id, _speech_start(prepared), target=self._speaker)
         return engine_request(
             work,
             prepared,
@@ -109,11 +109,12 @@ class ThinkerStage:
             calls=start["calls"],
         )
 
-    def _read_aloud(self, request_id: str, text: str, outbox: Outbox) -> None:
+    def _read_aloud(self, request_id: str, prepared: Prepared, outbox: Outbox) -> None:
         """All of the reply is there: no step is run for it."""
         if self._speaker is None:
             raise StageError("a text to read aloud came to a pipeline that does not speak")
-        outbox.send(request_id, cast(Payload, SpeechStart()), target=self._speaker)
+        outbox.send(request_id, _speech_start(prepared), target=self._speaker)
+        text = prepared["spoken_text"]
         outbox.stream(request_id, SpokenText(text=text), target=self._speaker)
         outbox.stream_done(request_id)
         outbox.done(request_id)
@@ -122,6 +123,11 @@ class ThinkerStage:
         config = self._config
         pictures = (config.image_token_id, config.video_token_id)
         return prompt_usage(ids, audio=(config.audio_token_id,), pictures=pictures)
+
+
+def _speech_start(prepared: Prepared) -> Payload:
+    start = SpeechStart(cloned=True) if prepared.get("cloned") else SpeechStart()
+    return cast(Payload, start)
 
 
 def _said(read: Reply, output: StepOutput) -> str:

@@ -1,6 +1,7 @@
-"""The voices of a checkpoint: what its Talker is given to sound like somebody.
+"""Voices: what the Talker is given to sound like somebody.
 
-Knows the checkpoint's reference recordings. Knows nothing of prompts or of the Talker's network.
+Knows the checkpoint's reference recordings, and what requests bring. Knows nothing of prompts or of
+the Talker's network.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import torch
 from omni_core.errors import ConfigError, RequestError
 from omni_core.media import LET_THROUGH, load_audio
 from omni_ming.defaults import DEFAULT_VOICE, TALKER, preset_voices
+from omni_ming.payloads import ClonedVoice
+from omni_ming.reference import ReferenceEncoder
 from omni_ming.speaker import SAMPLE_RATE, SpeakerEncoder
 from omni_ming.vae.config import load_vae_config
-from omni_ming.vae.encoder import Encoder, load_encoder, reference_latents
 
 log = logging.getLogger("omni.ming")
 
@@ -28,9 +30,8 @@ log = logging.getLogger("omni.ming")
 class Voice:
     """One voice."""
 
-    name: str
     prompt_text: str
-    """What the reference says."""
+    """What the reference says; "" if nobody knows."""
     latents: torch.Tensor
     """Float32 (n, latent_dim) on the CPU, n a multiple of a patch."""
     speaker: torch.Tensor | None
@@ -44,10 +45,9 @@ class Voices:
         """`ready`: make all of them now, so that no request waits for its voice."""
         self._model_path = model_path
         self._presets = preset_voices(model_path)
-        self._speakers = SpeakerEncoder(model_path)
         self._made: dict[str, Voice] = {}
         self._lock = threading.Lock()
-        if self._presets and not self._speakers.available:
+        if self._presets and not SpeakerEncoder(model_path).available:
             log.warning("%s has no speaker encoder: its voices will all sound alike", model_path)
         for name in self._presets if ready else ():
             self.get(name)
@@ -78,14 +78,21 @@ class Voices:
         sound = load_audio(data, LET_THROUGH, sample_rate=rate)
         if not len(sound):
             raise ConfigError(f"{preset.file} of {self._model_path} has no sound")
-        speaker = None
-        if self._speakers.available:
-            heard = load_audio(data, LET_THROUGH, sample_rate=SAMPLE_RATE)
-            speaker = torch.from_numpy(self._speakers(heard))
+        heard = load_audio(data, LET_THROUGH, sample_rate=SAMPLE_RATE)
         # One draw for each voice, the same in every process.
-        latents = reference_latents(self._encoder, sound, zlib.crc32(name.encode()))
-        return Voice(name, preset.text, latents, speaker)
+        made = self._references(sound, heard, seed=zlib.crc32(name.encode()))
+        return Voice(preset.text, made.latents, made.speaker)
 
     @cached_property
-    def _encoder(self) -> Encoder:
-        return load_encoder(self._model_path)
+    def _references(self) -> ReferenceEncoder:
+        return ReferenceEncoder(self._model_path)
+
+
+def voice_of(cloned: ClonedVoice) -> Voice:
+    """The voice that a request brought."""
+    speaker = cloned.get("speaker")
+    return Voice(
+        cloned["text"],
+        torch.as_tensor(cloned["latents"]),
+        None if speaker is None else torch.as_tensor(speaker),
+    )

@@ -129,7 +129,7 @@ class MediaLoader:
                 if isinstance(part, MediaPart):
                     require_wanted(stop)
                     param = part.param or f"messages[{turn}].content[{place}]"
-                    with _blaming(param):
+                    with blaming(param):
                         data = self._bytes_of(part, by_url, budget)
                         found.append(
                             Encoded(part.kind, data, param, self._key(part, data, options))
@@ -164,7 +164,7 @@ class MediaLoader:
                 decoded.append(Item(encoded=encoded, measures=measures))
                 continue
             require_wanted(stop)
-            with _blaming(encoded.param):
+            with blaming(encoded.param):
                 decoded.append(item := self._decode(encoded, options, budget.decoding(), stop))
                 self._spend(item, budget)
         return decoded
@@ -273,7 +273,7 @@ def _sound_of(clip: VideoClip) -> FloatArray:
 
 
 @contextmanager
-def _blaming(param: str) -> Iterator[None]:
+def blaming(param: str) -> Iterator[None]:
     """Let errors inside name the request field `param`, unless they name a better one."""
     try:
         yield

@@ -5,22 +5,36 @@ Knows requests, limits and lengths. Knows no template, tokenizer or encoder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 import numpy as np
 
 from omni_core.encoder.options import CACHE_ENTRIES, DEFAULT_ENTRIES, whole_number
-from omni_core.errors import ConfigError, ContextLengthError, OmniError, RequestError
+from omni_core.errors import (
+    ConfigError,
+    ContextLengthError,
+    OmniError,
+    RequestError,
+    StageError,
+)
 from omni_core.media import MediaLimits
 from omni_core.media.patience import Stop
 from omni_core.scheduler.base import Scheduler, Work
 from omni_core.scheduler.simple import SimpleScheduler
 from omni_core.specs import StageContext
 from omni_core.text.stage import asked_sampling
-from omni_core.types import IntArray, Message, Payload, RequestParams, Tool, ToolUse
+from omni_core.types import (
+    IntArray,
+    Message,
+    Payload,
+    RequestParams,
+    Tool,
+    ToolUse,
+    VoiceSample,
+)
 
 DECODING_AT_ONCE = 4
 """Requests whose media are decoded at a time, which takes cores and memory; waiting for hosts takes
@@ -49,10 +63,17 @@ class PromptMaker(Protocol):
         """Counters of the stage."""
 
 
-def prompt_scheduler(ctx: StageContext, maker: PromptMaker) -> Scheduler:
-    """The scheduler of a preprocessing stage."""
+VoicePart: TypeAlias = Callable[[Payload, VoiceSample, Stop], None]
+"""(prompt, sample, stop): puts into a prompt what the stages behind need of the voice it is to be
+answered with. Safe to call from several threads; raises OmniErrors."""
+
+
+def prompt_scheduler(
+    ctx: StageContext, maker: PromptMaker, voice_part: VoicePart | None = None
+) -> Scheduler:
+    """The scheduler of a preprocessing stage; with `voice_part` if the model clones voices."""
     return SimpleScheduler(
-        lambda works: [made_prompt(maker, work) for work in works],
+        lambda works: [made_prompt(maker, work, voice_part) for work in works],
         max_batch=ctx.stage.max_batch,
         max_wait_ms=ctx.stage.max_wait_ms,
         max_concurrency=ctx.stage.max_concurrency,
@@ -83,23 +104,36 @@ def media_limits(ctx: StageContext) -> MediaLimits:
         raise ConfigError(f"options of stage {ctx.stage.name!r}: {exc}") from exc
 
 
-def made_prompt(maker: PromptMaker, work: Work) -> Payload | OmniError:
+def made_prompt(
+    maker: PromptMaker, work: Work, voice_part: VoicePart | None = None
+) -> Payload | OmniError:
     """The prompt of a request, or the request's error."""
     try:
-        if (text := work.payload.get("read_aloud")) is not None:
-            return cast(Payload, maker.reading(text))
-        if (raw := work.payload.get("prompt")) is not None:
-            return cast(Payload, maker.raw(raw, work.params))
-        messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
-        packed: bytes | None = work.payload.get("tool_use")
-        use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
-        tools = () if use is None else use.tools
-        prompt = maker.prompt(messages, work.params, tools, work.stop)
+        prompt = _prompt(maker, work)
+        packed: bytes | None = work.payload.get("voice_sample")
+        if packed is not None:
+            if voice_part is None:
+                raise StageError("a voice to clone came to a pipeline that clones none")
+            sample = msgspec.msgpack.decode(packed, type=VoiceSample)
+            voice_part(prompt, sample, work.stop)
     except OmniError as error:
         return error
+    return prompt
+
+
+def _prompt(maker: PromptMaker, work: Work) -> Payload:
+    if (text := work.payload.get("read_aloud")) is not None:
+        return cast(Payload, maker.reading(text))
+    if (raw := work.payload.get("prompt")) is not None:
+        return cast(Payload, maker.raw(raw, work.params))
+    messages = msgspec.msgpack.decode(work.payload["messages"], type=tuple[Message, ...])
+    packed: bytes | None = work.payload.get("tool_use")
+    use = None if packed is None else msgspec.msgpack.decode(packed, type=ToolUse)
+    tools = () if use is None else use.tools
+    prompt = cast(Payload, maker.prompt(messages, work.params, tools, work.stop))
     if packed is not None:
         prompt["tool_use"] = packed
-    return cast(Payload, prompt)
+    return prompt
 
 
 def check_length(

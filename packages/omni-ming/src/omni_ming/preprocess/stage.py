@@ -27,7 +27,15 @@ from omni_core.media import MediaLimits
 from omni_core.media.patience import Stop, never
 from omni_core.scheduler.base import Scheduler
 from omni_core.specs import StageContext
-from omni_core.types import IntArray, MediaPart, Message, RequestParams, Tool
+from omni_core.types import (
+    IntArray,
+    MediaPart,
+    Message,
+    Payload,
+    RequestParams,
+    Tool,
+    VoiceSample,
+)
 from omni_ming.payloads import Prompt
 from omni_ming.preprocess.audio import AudioFeatures
 from omni_ming.preprocess.chat import ChatEncoder, MediaSize
@@ -36,6 +44,7 @@ from omni_ming.preprocess.pieces import Line, Piece, positions, token_ids
 from omni_ming.preprocess.rules import Rules
 from omni_ming.preprocess.settings import load_settings
 from omni_ming.preprocess.tokenizer import TextTokenizer
+from omni_ming.preprocess.voice import VoiceRecordings
 from omni_ming.speech_text.front_end import utterances
 
 LONGEST_READING = 20_000
@@ -47,7 +56,8 @@ def build(ctx: StageContext) -> Scheduler:
     it remembers."""
     ctx.report("loading tokenizer")
     limits, remembered = media_limits(ctx), remembered_items(ctx)
-    return prompt_scheduler(ctx, Preprocessor(ctx.model_path, limits, remembered=remembered))
+    preprocessor = Preprocessor(ctx.model_path, limits, remembered=remembered)
+    return prompt_scheduler(ctx, preprocessor, preprocessor.add_voice)
 
 
 class Preprocessor:
@@ -62,6 +72,7 @@ class Preprocessor:
         features = AudioFeatures(settings.audio)
         self._loader = MediaLoader(Rules(settings, features), limits, remembered=remembered)
         self._inputs = EncoderInputs(settings, features)
+        self._voices = VoiceRecordings(model_path, limits)
         self._decoding = threading.BoundedSemaphore(DECODING_AT_ONCE)
 
     def stats(self) -> dict[str, float]:
@@ -126,6 +137,12 @@ class Preprocessor:
         check_length(len(ids), params, self._settings.context_length, param="prompt")
         line, delta = positions([Line(ids.tolist())])
         return Prompt(input_ids=ids, positions=line, rope_delta=delta, routed=[], raw=True)
+
+    def add_voice(self, prompt: Payload, sample: VoiceSample, stop: Stop = never) -> None:
+        """See `VoicePart`."""
+        data = self._voices.fetch(sample, stop)
+        with self._decoding:
+            prompt["voice"] = self._voices.decode(sample, data, stop)
 
     def _prompt(
         self, messages: tuple[Message, ...], media: list[Item], params: RequestParams

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
+from omni_core.errors import ContextLengthError
 from omni_core.types import IntArray
 from omni_ming.preprocess.tokenizer import TextTokenizer
 from omni_ming.talker.config import CACHE_ROWS, LLM
@@ -21,6 +23,8 @@ _SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
 _TASK = "Please generate speech based on the following description.\n"
 _MUSIC = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
 """A text that holds all of these describes music, and is no text to be read."""
+MOST_SAID: Final = CACHE_ROWS // 2
+"""Tokens of a recording's text. The rest is for its patches, the utterance and its speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class TalkerPrompts:
         if not all(word in text for word in _MUSIC):
             pieces.add(" Text input:\n")
         if voice is not None and cloned:
-            pieces.ids += self._tokenizer.encode(voice.prompt_text)
+            pieces.ids += self._said(voice)
         pieces.ids += self._tokenizer.encode(text)
         pieces.add("<|im_end|>\n", "<|im_start|>assistant\n")
         if instruction:
@@ -82,3 +86,13 @@ class TalkerPrompts:
         patches_from = pieces.add("<audio>")
         pieces.add(*["<audioPatch>"] * cloned)
         return TalkerPrompt(np.array(pieces.ids), speaker_row, patches_from)
+
+    def _said(self, voice: Voice) -> list[int]:
+        ids = self._tokenizer.encode(voice.prompt_text)
+        if len(ids) > MOST_SAID:
+            raise ContextLengthError(
+                f"what the voice's recording says has {len(ids)} tokens; the Talker has room for "
+                f"{MOST_SAID} of them beside what it is to say, send less",
+                param="voice_sample.text",
+            )
+        return ids

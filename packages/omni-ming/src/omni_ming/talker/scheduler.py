@@ -169,7 +169,7 @@ class SpeechScheduler:
     def _admit(self, work: Work, outbox: Outbox) -> None:
         self._requests += 1
         try:
-            voice = self._director.voices.get(work.params.voice)
+            voice = self._director.voice(work)
         except Exception as exc:  # noqa: BLE001 - request edge: one bad request fails alone
             outbox.fail(work.request_id, as_omni_error(exc))
             return

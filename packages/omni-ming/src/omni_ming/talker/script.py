@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from omni_core.engine.base import EngineRequest
+from omni_core.scheduler.base import Work
 from omni_core.types import RequestParams, SamplingParams
 from omni_ming.payloads import Utterance
 from omni_ming.speech_text.front_end import utterances
 from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.talker.runner import SpeechInputs
-from omni_ming.voices import Voice, Voices
+from omni_ming.voices import Voice, Voices, voice_of
 
 FIRST_STOP: Final = 11
 """The stop head is not asked before."""
@@ -87,6 +88,12 @@ class Director:
         self._patch_s = patch_s
         self.voices = voices
         """Those of the weights that are served."""
+
+    def voice(self, work: Work) -> Voice | None:
+        """Whose voice a request is spoken with: the one it brings, or one of the checkpoint's.
+        RequestError for an unknown name."""
+        cloned = work.payload.get("voice")
+        return self.voices.get(work.params.voice) if cloned is None else voice_of(cloned)
 
     def line(
         self, request_id: str, params: RequestParams, voice: Voice | None, text: str, n: int

@@ -39,9 +39,15 @@ from omni_server.stream import EventStream, StreamedResponse, sse
 
 MAX_BODY_BYTES = MIB
 """A text has no media: what is larger costs time to parse and is refused anyway."""
+MAX_CLONING_BODY_BYTES = 16 * MIB
+"""With half a minute of a voice in 24 bits and base64."""
 _UNCODED = ("pcm", "wav")
-_CLIENTS_NAMES = {"read_aloud": "input"}
-"""What the API calls a field of the pipeline's request."""
+_CLIENTS_NAMES = {
+    "read_aloud": "input",
+    "voice_sample": "ref_audio",
+    "voice_sample.text": "ref_text",
+}
+"""What the API calls fields of the pipeline's request."""
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -76,9 +82,10 @@ def _stream(
 
 async def _read_call(request: Request, context: ServerContext, request_id: str) -> SpeechCall:
     settings = context.settings
+    clones = context.pipeline.info.clones_voices
     body = await read_body(
         request,
-        min(settings.max_body_bytes, MAX_BODY_BYTES),
+        min(settings.max_body_bytes, MAX_CLONING_BODY_BYTES if clones else MAX_BODY_BYTES),
         instead=f"'input' has at most {MAX_INPUT_CHARACTERS} characters",
     )
     parse = partial(
@@ -89,6 +96,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
+        limits=settings.media,
     )
     return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
 

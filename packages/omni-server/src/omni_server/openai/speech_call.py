@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from omni_core.errors import RequestError
+from omni_core.media import MediaLimits
 from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
 from omni_core.pipeline import Pipeline
-from omni_core.types import Request, RequestParams, SamplingParams
+from omni_core.specs import ModelInfo
+from omni_core.types import Request, RequestParams, SamplingParams, VoiceSample
 from omni_server.openai.call import check_model
+from omni_server.openai.media import part_from_url
 from omni_server.openai.sampling import stage_sampling
 from omni_server.openai.voices import voice_named
 from omni_server.schema.decode import decode_body, short_value
@@ -42,20 +45,22 @@ def parse_call(
     request_id: str,
     client_named: Callable[[str | None], str],
     longest_s: float | None,
+    limits: MediaLimits,
 ) -> SpeechCall:
     """Check a request body against the API and against what this pipeline can do.
 
     `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
-    server lets a request take.
+    server lets a request take, `limits` a recording.
     """
     speech = decode_body(body, SpeechBody)
     check_model(speech.model, served_model_name)
     _require_reader(pipeline)
-    _refuse_unsupported(speech)
+    _refuse_unsupported(speech, pipeline.info)
     stream_format = _one_of(STREAM_FORMATS, speech.stream_format, "stream_format")
     return SpeechCall(
         request=Request(
             read_aloud=_text(speech.input),
+            voice_sample=_sample(speech, limits),
             params=_params(speech, pipeline),
             request_id=request_id,
             client=client_named(speech.user),
@@ -88,14 +93,14 @@ def _require_reader(pipeline: Pipeline) -> None:
     )
 
 
-def _refuse_unsupported(speech: SpeechBody) -> None:
+def _refuse_unsupported(speech: SpeechBody, info: ModelInfo) -> None:
     """Fields that would change the speech and that nothing here honours."""
-    reasons = {
-        "instructions": "the model's voice has no control for it",
-        "ref_audio": "the model cannot clone voices",
-        "ref_text": "the model cannot clone voices",
-        "speaker_embedding": "the model cannot clone voices",
-    }
+    reasons = {"instructions": "the model's voice has no control for it"}
+    if info.clones_voices:
+        reasons["speaker_embedding"] = "send a recording in 'ref_audio'"
+    else:
+        cloning = ("ref_audio", "ref_text", "speaker_embedding")
+        reasons |= dict.fromkeys(cloning, "the model cannot clone voices")
     for name, reason in reasons.items():
         if short_value(getattr(speech, name), name) not in (None, ""):
             raise RequestError(
@@ -103,6 +108,23 @@ def _refuse_unsupported(speech: SpeechBody) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
+
+
+def _sample(speech: SpeechBody, limits: MediaLimits) -> VoiceSample | None:
+    """The recording of the voice to speak with, if there is one."""
+    if not speech.ref_audio:
+        if speech.ref_text:
+            raise RequestError(
+                "'ref_text' is what is said in 'ref_audio', which is not there; send both.",
+                param="ref_text",
+            )
+        return None
+    if speech.voice is not None:
+        raise RequestError(
+            "'voice' and 'ref_audio' are two voices; send one of them.", param="ref_audio"
+        )
+    part = part_from_url("audio", speech.ref_audio, "ref_audio", limits)
+    return VoiceSample(audio=part, text=speech.ref_text or "")
 
 
 def _text(given: str) -> str:

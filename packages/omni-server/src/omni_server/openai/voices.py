@@ -1,6 +1,7 @@
 """GET /v1/audio/voices, and voices by name.
 
-Knows the checkpoint's own voices. None can be added: no pipeline here clones.
+Knows the checkpoint's own voices. None can be added: a voice that is cloned comes with the request
+that it speaks, and nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def router(context: ServerContext) -> APIRouter:
 
     @routes.post("/v1/audio/voices")
     async def add_voice() -> Response:
-        """Refused: a voice is a part of the checkpoint."""
-        raise _fixed("No voice can be added")
+        """Refused: a voice is a part of the checkpoint, or of a request."""
+        raise _fixed("No voice can be added", context.pipeline.info)
 
     @routes.delete("/v1/audio/voices/{voice_id:path}")
     async def delete_voice(voice_id: str) -> Response:
         """Refused: a voice is a part of the checkpoint."""
-        raise _fixed(f"The voice {voice_id!r} cannot be deleted")
+        raise _fixed(f"The voice {voice_id!r} cannot be deleted", context.pipeline.info)
 
     return routes
 
@@ -51,9 +52,14 @@ def voice_named(asked: str, info: ModelInfo, param: str) -> str:
     raise RequestError(f"'{param}': there is no voice {asked!r}; voices: {voices}.", param=param)
 
 
-def _fixed(what: str) -> RequestError:
+def _fixed(what: str, info: ModelInfo) -> RequestError:
+    why = "and cannot clone others; GET /v1/audio/voices lists them."
+    if info.clones_voices:
+        why = (
+            "and clones others for one request: send the recording as 'ref_audio' to "
+            "/v1/audio/speech."
+        )
     return RequestError(
-        f"{what}: the model speaks with the voices of its checkpoint and cannot clone others; "
-        "GET /v1/audio/voices lists them.",
+        f"{what}: the model speaks with the voices of its checkpoint {why}",
         code="unsupported_operation",
     )

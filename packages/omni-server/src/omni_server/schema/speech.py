@@ -43,6 +43,6 @@ class SpeechBody(msgspec.Struct, kw_only=True):
     timeout: Seconds | None = None
     user: str | None = None
 
-    ref_audio: msgspec.Raw = NULL
-    ref_text: msgspec.Raw = NULL
+    ref_audio: str | None = None
+    ref_text: str | None = None
     speaker_embedding: msgspec.Raw = NULL
