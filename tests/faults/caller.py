@@ -27,7 +27,7 @@ _DONE: Final = "[DONE]"
 class Heard:
     """What one request brought. Times are CLOCK_MONOTONIC seconds."""
 
-    sent_s: float
+    sent_s: float = 0.0
     ended_s: float = 0.0
     status: int = 0
     """0: there was no answer."""
@@ -74,10 +74,19 @@ PATIENT: Final = Manners()
 
 
 async def call(
-    url: str, body: dict[str, Any], manners: Manners = PATIENT, *, request_id: str = ""
+    url: str,
+    body: dict[str, Any],
+    manners: Manners = PATIENT,
+    *,
+    request_id: str = "",
+    heard: Heard | None = None,
 ) -> Heard:
-    """POST `body` to the chat route at `url`. Never raises for what the server does."""
-    heard = Heard(sent_s=time.monotonic())
+    """POST `body` to the chat route at `url`. Never raises for what the server does.
+
+    `heard` is filled as the reply comes, for who looks before its end.
+    """
+    heard = heard or Heard()
+    heard.sent_s = time.monotonic()
     try:
         async with asyncio.timeout(manners.leave_after_s or manners.patience_s):
             await _exchange(url, body, manners, request_id, heard)

@@ -25,6 +25,7 @@ from traces import run_directories, stage_processes, stage_sockets
 READY: Final = "Omni is ready on "
 START_S: Final = 120.0
 STOP_S: Final = 40.0
+WHOLE_S: Final = 30.0
 LOOK_S: Final = 0.01
 _GAUGE: Final = re.compile(r'omni_stage_(\w+)\{stage="([^"]+)"\} (\S+)')
 _COUNTER: Final = re.compile(r"^(omni_\w+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -67,6 +68,12 @@ class Target:
         """Until it says so; AssertionError with what it printed if it never does."""
         self._ready.wait(START_S)
         assert self.url, "the server did not get ready:\n" + "\n".join(self.lines)
+
+    def wait_whole(self) -> None:
+        """Until every stage is ready, which it may not be after a death; in `WHOLE_S`, or the time
+        that all took to start if the machine is slow."""
+        within_s = max(WHOLE_S, self.ready_s)
+        until(lambda: self.health()["status"] == "ready", within_s, "every stage is ready")
 
     @property
     def run_dir(self) -> Path:

@@ -17,8 +17,6 @@ TOLD_BUSY_S = 0.5
 """Where other processes compute on every core while the news travels."""
 TOLD_ANYWHERE_S = 5.0
 """On a machine that has other work to do."""
-READY_S = 30.0
-"""A process is ready again; or within the time that all took to start, if the machine is slow."""
 PATIENT = Manners(patience_s=60)
 SPEECH = next(question for question in QUESTIONS if question.name == "speech all")
 STAGES = {"front": "writer", "voice": "voice"}
@@ -40,11 +38,19 @@ def saying(word: str, *modalities: str) -> dict[str, object]:
 async def in_flight(
     target: Target, bodies: Sequence[dict[str, object]]
 ) -> list[asyncio.Task[Heard]]:
-    """Requests that the server has begun and will not end by itself."""
-    tasks = [asyncio.create_task(call(target.url, body, PATIENT)) for body in bodies]
+    """Requests that the server has begun, streams of which the client has heard something, and
+    that do not end by themselves."""
+    heard = [Heard() for _ in bodies]
+    tasks = [
+        asyncio.create_task(call(target.url, body, PATIENT, heard=reply))
+        for body, reply in zip(bodies, heard, strict=True)
+    ]
 
     def all_begun() -> bool:
-        return target.counter("omni_requests_in_flight") >= len(bodies)
+        streams = (reply for body, reply in zip(bodies, heard, strict=True) if body.get("stream"))
+        return target.counter("omni_requests_in_flight") >= len(bodies) and all(
+            reply.events for reply in streams
+        )
 
     await asyncio.to_thread(until, all_begun, 20, "all requests are in flight")
     return tasks
@@ -63,18 +69,8 @@ def check_told(streamed: Heard, whole: Heard, deadline_s: float) -> None:
 
 async def check_back(target: Target, stage: str, restarts: int) -> None:
     """The stage has been started again, in time."""
-    await ready(target)
+    await asyncio.to_thread(target.wait_whole)
     assert target.health()["stages"][stage]["restarts"] == restarts
-
-
-async def ready(target: Target) -> None:
-    """Once every stage is."""
-    await asyncio.to_thread(
-        until,
-        lambda: target.health()["status"] == "ready",
-        max(READY_S, target.ready_s),
-        "every stage is ready",
-    )
 
 
 @pytest.mark.parametrize("victim", STAGES)
@@ -103,7 +99,7 @@ async def test_of_the_echo_pipeline(echo_target: Target, victim: str, told_s: fl
 
 @pytest.mark.parametrize(("victim", "told_s"), VICTIMS)
 async def test_of_the_tiny_checkpoint(tiny_target: Target, victim: str, told_s: float) -> None:
-    await ready(tiny_target)
+    await asyncio.to_thread(tiny_target.wait_whole)
     known = await answers(tiny_target.url, [SPEECH])
     long = endless(spoken=True)
     tasks = await in_flight(tiny_target, [long.written(stream=stream) for stream in (True, False)])

@@ -22,6 +22,7 @@ VICTIMS = [
 
 @pytest.fixture(scope="module")
 def known(tiny_target: Target) -> Answer:
+    tiny_target.wait_whole()
     return asyncio.run(answers(tiny_target.url, [SPEECH]))[SPEECH.name]
 
 

@@ -10,7 +10,7 @@ import pytest
 from caller import call
 from inject import stopped
 from target import Start, Target, until
-from test_deaths import PATIENT, TOLD_ANYWHERE_S, TOLD_S, check_told, in_flight, ready, saying
+from test_deaths import PATIENT, TOLD_ANYWHERE_S, TOLD_S, check_told, in_flight, saying
 from traces import is_running
 
 LIMIT_S = 3.0
@@ -58,7 +58,7 @@ async def test_whoever_waits_for_it_is_told(
     health = watchful.health()["stages"][stage]
     assert health["last_death"] == "hang"
     assert any("does not answer" in line for line in watchful.lines)
-    await ready(watchful)
+    await asyncio.to_thread(watchful.wait_whole)
     assert watchful.health()["stages"][stage]["restarts"] == 1
     heard = await call(watchful.url, saying("on", "text", "audio"))
     assert (heard.status, heard.text) == (200, "on ")
