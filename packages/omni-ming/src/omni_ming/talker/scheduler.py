@@ -69,7 +69,7 @@ class _Speech:
     script: Script
     waiting: deque[Utterance] = field(default_factory=deque)
     lines: deque[_Spoken] = field(default_factory=deque)
-    """Those under way, in the order of the text."""
+    """Those under way, in the order of the text: made, or made and not heard yet."""
     begun: int = 0
     """Utterances that have entered the engine."""
     patches: int = 0
@@ -78,11 +78,6 @@ class _Speech:
     complete: bool = False
     """All utterances are known."""
     cut: bool = False
-
-    @property
-    def speaking(self) -> int:
-        """Utterances in the engine."""
-        return sum(not line.ended for line in self.lines)
 
 
 class SpeechScheduler:
@@ -101,7 +96,7 @@ class SpeechScheduler:
         at_once: int,
         more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """At most `at_once` utterances of a request are in the engine at a time. `more_stats` are
+        """At most `at_once` utterances of a request are under way at a time. `more_stats` are
         numbers of whatever the runner uses; `stats` adds them to its own."""
         self._engine = engine
         self._director = director
@@ -197,7 +192,7 @@ class SpeechScheduler:
         for speech in speeches:
             while (
                 speech.waiting
-                and speech.speaking < self._at_once
+                and len(speech.lines) < self._at_once
                 and len(self._speaking) < self._engine.max_running
             ):
                 self._add(speech, outbox)
