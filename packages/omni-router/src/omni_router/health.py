@@ -1,0 +1,204 @@
+"""Whether workers live: each is asked in its own time, and none waits for another.
+
+One odd answer changes nothing: it takes some failures in a row to be down and some successes to be
+ready again. A fault of the gateway's own, met while a request was sent, counts as a failure and has
+the worker asked at once; what a worker answers to a client says nothing of its health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from omni_router.worker import Ability, Worker, WorkerState
+
+log = logging.getLogger("omni.router")
+
+_JITTER: Final = 0.2
+"""Routers that start together do not go on asking together."""
+_MOST_BYTES: Final = 8 * 1024 * 1024
+_LOADS: Final = re.compile(rb"^omni_(?:queue_depth|requests_admitted) (\S+)$", re.MULTILINE)
+_OK: Final = 200
+_ASKED: Final = (WorkerState.STARTING, WorkerState.READY, WorkerState.DOWN)
+"""States that health decides; others are an operator's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hysteresis:
+    """How often, and what it takes."""
+
+    interval_s: float
+    timeout_s: float
+    down_after: int
+    """Failures in a row."""
+    up_after: int
+    """Successes in a row, of a worker that was down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a worker says of itself."""
+
+    ready: bool
+    why: str
+    reached: bool = True
+    """It answered, whatever it said."""
+    abilities: tuple[Ability, ...] = ()
+    started_at: float | None = None
+    reported: int = 0
+
+
+class Watch:
+    """Asks one worker, until it is cancelled."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        session: aiohttp.ClientSession,
+        hysteresis: Hysteresis,
+        on_change: Callable[[Worker], None],
+        *,
+        headers: dict[str, str],
+        random: Random,
+    ) -> None:
+        """`headers` of what is asked; `on_change` is told once requests may go elsewhere."""
+        self._worker = worker
+        self._session = session
+        self._hysteresis = hysteresis
+        self._on_change = on_change
+        self._headers = headers
+        self._random = random
+        self._now = asyncio.Event()
+        self._successes = 0
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._now.clear()
+            self.hear(await self._ask())
+            spread = self._random.uniform(1 - _JITTER, 1 + _JITTER)
+            try:
+                async with asyncio.timeout(self._hysteresis.interval_s * spread):
+                    await self._now.wait()
+            except TimeoutError:
+                continue
+
+    def fault(self, why: str) -> None:
+        """A request could not be sent to it, or it broke one off: look at once."""
+        self.hear(Heard(ready=False, why=why, reached=False))
+        self._now.set()
+
+    def look(self) -> None:
+        """Ask it at once."""
+        self._now.set()
+
+    def hear(self, heard: Heard) -> None:
+        """Take in what it says, or that it says nothing."""
+        worker = self._worker
+        if heard.ready:
+            self._successes, self._failures = self._successes + 1, 0
+            self._learn(heard)
+        else:
+            self._successes, self._failures = 0, self._failures + 1
+        if worker.state not in _ASKED:
+            return
+        if self._is_up() and worker.become(WorkerState.READY, "it is ready"):
+            log.info("worker %s is ready (%s)", worker.name, worker.url)
+            self._on_change(worker)
+        elif self._is_down():
+            self._lose(heard)
+
+    def _lose(self, heard: Heard) -> None:
+        worker = self._worker
+        if worker.become(WorkerState.DOWN, heard.why):
+            log.warning("worker %s is down: %s", worker.name, heard.why)
+            self._on_change(worker)
+        if not heard.reached and worker.cuts:
+            log.warning("%d requests to worker %s are cut", worker.cut_all(), worker.name)
+
+    def _is_up(self) -> bool:
+        if self._worker.state is WorkerState.DOWN:
+            return self._successes >= self._hysteresis.up_after
+        return self._successes > 0
+
+    def _is_down(self) -> bool:
+        return self._failures >= self._hysteresis.down_after
+
+    def _learn(self, heard: Heard) -> None:
+        worker = self._worker
+        if heard.started_at != worker.started_at:
+            worker.epoch += 1
+            worker.started_at = heard.started_at
+        worker.abilities = heard.abilities
+        worker.reported, worker.in_flight_then = heard.reported, worker.in_flight
+
+    async def _ask(self) -> Heard:
+        try:
+            async with asyncio.timeout(self._hysteresis.timeout_s):
+                return await self._hear_all()
+        except TimeoutError:
+            return Heard(False, f"no answer in {self._hysteresis.timeout_s:g} s", reached=False)
+        except aiohttp.ClientError as error:
+            return Heard(False, f"{type(error).__name__}: {error}", reached=False)
+        except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
+            return Heard(False, f"its answer makes no sense: {error}")
+
+    async def _hear_all(self) -> Heard:
+        status, _ = await self._get("/ready")
+        if status != _OK:
+            return Heard(False, f"GET /ready says {status}")
+        status, said = await self._get("/v1/models")
+        if status != _OK:
+            return Heard(False, f"GET /v1/models says {status}; see --worker-key-file")
+        objects = msgspec.json.decode(said, type=_Models).data
+        models = [(msgspec.convert(one, _Model), one) for one in objects]
+        status, metrics = await self._get("/metrics")
+        loads = _LOADS.findall(metrics) if status == _OK else []
+        return Heard(
+            True,
+            "it is ready",
+            abilities=tuple(model.ability(listed) for model, listed in models),
+            started_at=max((model.created for model, _ in models), default=None),
+            reported=round(sum(map(float, loads))),
+        )
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        url = self._worker.url + path
+        async with self._session.get(url, headers=self._headers, allow_redirects=False) as reply:
+            return reply.status, await reply.content.read(_MOST_BYTES)
+
+
+class _Model(msgspec.Struct):
+    """A model object; what is beyond OpenAI's may be absent."""
+
+    id: str
+    created: float = 0.0
+    input_modalities: list[str] = []
+    output_modalities: list[str] = []
+    voices: list[str] = []
+    capabilities: dict[str, Any] = {}
+
+    def ability(self, listed: dict[str, Any]) -> Ability:
+        """As the router keeps it."""
+        return Ability(
+            model=self.id,
+            inputs=frozenset(self.input_modalities),
+            outputs=frozenset(self.output_modalities),
+            capabilities=frozenset(name for name, can in self.capabilities.items() if can is True),
+            known_capabilities=frozenset(self.capabilities),
+            voices=frozenset(self.voices),
+            listed=listed,
+        )
+
+
+class _Models(msgspec.Struct):
+    data: list[dict[str, Any]]

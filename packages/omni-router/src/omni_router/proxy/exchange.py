@@ -1,0 +1,205 @@
+"""One try to have a worker answer: its head and body passed on as they come.
+
+A worker that is lost before its first byte may be asked again elsewhere. Afterwards the client is
+told in the stream, and the transfer is broken, so that no half answer looks whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from omni_router.errors import BadGatewayError
+from omni_router.proxy.bodies import Body, Flowing
+from omni_router.proxy.headers import WORKER, passed_on
+from omni_router.worker import Worker
+
+SMALL_BYTES: Final = 64 * 1024
+"""Answers up to here are read whole: one write less."""
+_EVENTS: Final = "text/event-stream"
+_EVENT_END: Final = b"\n\n"
+_UNBEGUN: Final = frozenset({"not_ready", "draining", "paused", "overloaded"})
+"""Codes with which a worker says that it has not begun a request."""
+_SERVICE_UNAVAILABLE: Final = 503
+_IDEMPOTENT: Final = ("GET", "HEAD")
+
+
+class NotBegunError(Exception):
+    """The worker has not begun the request: another may get it."""
+
+    def __init__(self, why: str, *, is_fault: bool, answer: web.Response | None = None) -> None:
+        """`is_fault`: the worker could not be reached. `answer`: what it said, if it could."""
+        super().__init__(why)
+        self.is_fault = is_fault
+        self.answer = answer
+
+
+class WorkerLostError(BadGatewayError):
+    """Nobody knows how far the worker came."""
+
+    def __init__(self, worker: Worker, why: str) -> None:
+        super().__init__(
+            f"The worker {worker.name} broke off before it answered ({why}); it may have begun. "
+            "Ask again if that does no harm.",
+            retry_after_s=1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as workers are to see it."""
+
+    method: str
+    target: str
+    """Path and query, as the client wrote them."""
+    headers: CIMultiDict[str]
+    body: Body
+
+
+class Exchange:
+    """Between one client and one worker."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        worker: Worker,
+        asked: Asked,
+        request: web.BaseRequest,
+    ) -> None:
+        self._session = session
+        self._worker = worker
+        self._asked = asked
+        self._request = request
+        self._out: web.StreamResponse | None = None
+        """Once the client has its head."""
+        self._ends_an_event = True
+        self.lost = ""
+        """Why the worker broke off after its first byte, if it did."""
+
+    async def run(self) -> web.StreamResponse:
+        """The response, sent if it is a long one.
+
+        NotBegunError if another may be asked; WorkerLostError if nobody knows how far it came.
+        """
+        try:
+            async with asyncio.timeout(None) as scope:
+                loop = asyncio.get_running_loop()
+                # Whoever finds the worker dead ends the scope.
+                self._worker.cuts[self] = lambda: scope.reschedule(loop.time())
+                return await self._answer(await self._begin())
+        except TimeoutError:
+            if self._out is None:
+                raise WorkerLostError(self._worker, self._worker.why) from None
+            return await self._break_off(self._out, self._worker.why)
+        finally:
+            del self._worker.cuts[self]
+
+    async def _begin(self) -> aiohttp.ClientResponse:
+        """The head of the answer."""
+        asked, body = self._asked, self._asked.body
+        try:
+            return await self._session.request(
+                asked.method,
+                self._worker.url + asked.target,
+                headers=asked.headers,
+                data=body.to_send(),
+                allow_redirects=False,
+            )
+        except aiohttp.ClientError as error:
+            if isinstance(body, Flowing) and body.error is not None:
+                raise body.error from error
+            unsent = isinstance(
+                error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+            )
+            if body.can_repeat and (unsent or asked.method in _IDEMPOTENT):
+                raise NotBegunError(_told(error), is_fault=True) from error
+            raise WorkerLostError(self._worker, _told(error)) from error
+
+    async def _answer(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        length = response.content_length
+        is_whole = False
+        try:
+            if length is not None and length <= SMALL_BYTES:
+                out: web.StreamResponse = await self._small(response)
+            else:
+                out = await self._relay(response)
+            is_whole = not self.lost
+            return out
+        finally:
+            response.release() if is_whole else response.close()
+
+    async def _small(self, response: aiohttp.ClientResponse) -> web.Response:
+        try:
+            data = await response.read()
+        except aiohttp.ClientError as error:
+            raise WorkerLostError(self._worker, _told(error)) from error
+        headers = passed_on(response.headers)
+        headers[WORKER] = self._worker.name
+        if self._asked.method != "HEAD":
+            headers.popall("Content-Length", None)
+        answer = web.Response(
+            body=data, status=response.status, reason=response.reason, headers=headers
+        )
+        refused = response.status == _SERVICE_UNAVAILABLE and _code(data) in _UNBEGUN
+        if refused and self._asked.body.can_repeat:
+            raise NotBegunError(_code(data), is_fault=False, answer=answer)
+        return answer
+
+    async def _relay(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        out = web.StreamResponse(
+            status=response.status, reason=response.reason, headers=passed_on(response.headers)
+        )
+        out.headers[WORKER] = self._worker.name
+        if response.content_length is None:
+            out.enable_chunked_encoding()
+        await out.prepare(self._request)
+        self._out = out
+        is_events = response.content_type == _EVENTS
+        while True:
+            try:
+                piece = await response.content.readany()
+            except aiohttp.ClientError as error:
+                self._ends_an_event &= is_events
+                return await self._break_off(out, _told(error))
+            if not piece:
+                break
+            self._ends_an_event = is_events and piece.endswith(_EVENT_END)
+            await out.write(piece)
+        await out.write_eof()
+        return out
+
+    async def _break_off(self, out: web.StreamResponse, why: str) -> web.StreamResponse:
+        """Tell the client, and end the transfer without the end that HTTP gives a whole one."""
+        self.lost = why
+        if self._ends_an_event:
+            error = BadGatewayError(f"The worker {self._worker.name} broke off: {why}.")
+            await out.write(b"data: " + error.body() + _EVENT_END)
+        if self._request.transport is not None:
+            self._request.transport.close()
+        return out
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+def _code(data: bytes) -> str:
+    """Of an OpenAI error object."""
+    try:
+        return msgspec.json.decode(data, type=_Envelope).error.code or ""
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
