@@ -1,6 +1,6 @@
-"""The access log: one line of JSON for every request, with its worker and its timings.
+"""The access log: one line of JSON for every request, with its worker and where its time went.
 
-Knows the record of a request and files. Knows no route.
+A thread writes the lines. Knows files and the record of a request.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener, WatchedFileHandler
 from typing import Any, Final, TypeAlias
@@ -19,63 +17,56 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from omni_router.errors import ConfigError
+from omni_router.record import Record
 
 STANDARD_OUTPUT: Final = "-"
 _LONGEST_PATH: Final = 200
-
-
-@dataclass(slots=True, kw_only=True)
-class Record:
-    """What one request comes to."""
-
-    method: str
-    path: str
-    client: str
-    """Its address."""
-    request_id: str
-    worker: str = ""
-    """Who answered; "" for the router itself."""
-    status: int = 0
-    """What was sent, or what became of it: 499 if the client left, 502 if the worker broke off."""
-    tries: int = 0
-    waited_s: float = 0.0
-    """For a place at a worker."""
-    error: str = ""
-    """Why it is not whole, or was refused here."""
-    start_s: float = field(default_factory=time.perf_counter)
-
-    def line(self) -> dict[str, Any]:
-        """For the log."""
-        line: dict[str, Any] = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "id": self.request_id,
-            "client": self.client,
-            "method": self.method,
-            "path": self.path[:_LONGEST_PATH],
-            "status": self.status,
-            "ms": round((time.perf_counter() - self.start_s) * 1000, 1),
-        }
-        if self.worker:
-            line |= {"worker": self.worker, "waited_ms": round(self.waited_s * 1000, 1)}
-        if self.tries > 1:
-            line["tries"] = self.tries
-        if self.error:
-            line["error"] = self.error
-        return line
-
-
 OnAccess: TypeAlias = Callable[[Record], None]
+"""Told of each request once it is over, on the event loop."""
+
+
+def look_away(record: Record) -> None:
+    """An `OnAccess` that keeps nothing."""
+
+
+def line_of(record: Record) -> dict[str, Any]:
+    """What the access log says of a request; times in milliseconds."""
+    assert record.end_s is not None
+    line: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": record.request_id,
+        "client": record.client,
+        "method": record.method,
+        "route": record.path[:_LONGEST_PATH],
+        "status": record.status,
+        "ms": _ms(record.end_s - record.start_s),
+    }
+    if record.code is not None:
+        line["code"] = record.code
+    if record.worker is not None:
+        line["worker"] = record.worker
+        line["tries"] = record.tries
+        line["queue_ms"] = _ms(record.queue_s)
+    if record.asked_s is not None:
+        line["asked_ms"] = _ms(record.asked_s - record.start_s)
+    if record.head_s is not None:
+        line["head_ms"] = _ms(record.head_s - record.start_s)
+    return line
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
 
 
 @contextmanager
 def access_log(target: str | None) -> Iterator[OnAccess]:
-    """Appends lines to a file, or writes them to standard output for "-"; None keeps none. A thread
-    writes them. ConfigError if the file cannot be opened.
+    """An `OnAccess` that appends lines of JSON to a file, or writes them to standard output for
+    "-"; None keeps none. ConfigError if the file cannot be opened.
 
     A file that is moved away is opened again under its name, as log rotation wants it.
     """
     if target is None:
-        yield lambda record: None
+        yield look_away
         return
     lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
     writer = QueueListener(lines, _opened(target))
@@ -84,7 +75,7 @@ def access_log(target: str | None) -> Iterator[OnAccess]:
     writer.start()
 
     def note(record: Record) -> None:
-        text = msgspec.json.encode(record.line()).decode()
+        text = msgspec.json.encode(line_of(record)).decode()
         handler.handle(logging.makeLogRecord({"msg": text, "levelno": logging.INFO}))
 
     try:
@@ -94,7 +85,8 @@ def access_log(target: str | None) -> Iterator[OnAccess]:
 
 
 class _LogFile(WatchedFileHandler):
-    """A log file that may be away for a while."""
+    """A log file that may be away for a while: an error of its own would end the thread that writes
+    and leave the lines to pile up."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, or say on stderr that it is lost."""

@@ -42,6 +42,8 @@ class Admission:
         self._numbers = count()
         self._waiting: list[_Waiter] = []
         self.in_flight = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     @property
     def queued(self) -> int:
@@ -75,7 +77,13 @@ class Admission:
         """A request has ended."""
         worker.in_flight -= 1
         self.in_flight -= 1
+        if not self.in_flight:
+            self._empty.set()
         self.serve()
+
+    async def empty(self) -> None:
+        """Wait until no request is with a worker."""
+        await self._empty.wait()
 
     def serve(self) -> None:
         """Give places to those that wait; call it when workers come, go or get free."""
@@ -120,6 +128,7 @@ class Admission:
             worker.in_flight += 1
             worker.requests += 1
             self.in_flight += 1
+            self._empty.clear()
         return worker
 
 

@@ -1,212 +1,111 @@
-"""The router's HTTP: who may ask, what it answers itself, and what goes to workers.
+"""The HTTP application: the router's own routes, and everything else for workers.
 
-Everything under /v1/ and the files of a worker's page go to workers; their admin routes do not.
+Own routes answer at once; what goes to workers needs a key where keys are set. Every request has an
+id, a record and, if it fails, an OpenAI error object.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
-import aiohttp
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
-from omni_router import __version__, listing
-from omni_router.access import OnAccess, Record
-from omni_router.admin import PREFIX, Admin, answer
-from omni_router.errors import (
-    JSON,
-    ForbiddenError,
-    NotFoundError,
-    RouterError,
-    UnauthorizedError,
-    UnavailableError,
-)
-from omni_router.gateway import Gateway
-from omni_router.keys import KeyRing, presented_key
+from omni_router import errors
+from omni_router.access import OnAccess, look_away
+from omni_router.errors import NotFoundError, RouterError, UnavailableError
+from omni_router.keys import caller, presented_key
+from omni_router.own import OwnRoutes
+from omni_router.proxy.forward import CLIENT_CLOSED, Forward
 from omni_router.proxy.headers import REQUEST_ID
-from omni_router.worker import WorkerState
+from omni_router.record import Record
+from omni_router.router import Router
 
 log = logging.getLogger("omni.router")
 
-API: Final = "/v1/"
-MODELS: Final = "/v1/models"
-VOICES: Final = "/v1/audio/voices"
-REQUESTS: Final = "/v1/requests/"
-CANCEL: Final = "/cancel"
-WORKERS_OWN: Final = "/admin/"
-PROBES: Final = ("/live", "/health", "/ready")
-_MAX_REQUEST_ID: Final = 128
-_CLIENT_GONE: Final = 499
+_MOST_ID: Final = 128
 _READS: Final = ("GET", "HEAD")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """Which keys open what."""
-
-    api_keys: KeyRing = field(default_factory=KeyRing)
-    """Without any, everybody is a client; workers may want keys of their own all the same."""
-    admin_keys: KeyRing = field(default_factory=KeyRing)
-    """Without any, there are no routes under /router/."""
-    metrics_are_open: bool = True
-
-    def check(self, method: str, path: str, key: str | None) -> None:
-        """UnauthorizedError or ForbiddenError unless the key opens the path."""
-        if path.startswith(PREFIX):
-            if not self.admin_keys:
-                raise NotFoundError(
-                    "There are no admin routes: start the router with --admin-key-file.",
-                    code="unknown_url",
-                )
-        elif not self.api_keys or self._is_open(method, path):
-            return
-        if self.admin_keys.has(key):
-            return
-        is_user = self.api_keys.has(key)
-        if is_user and not path.startswith(PREFIX):
-            return
-        if is_user:
-            raise ForbiddenError("This needs the admin key; yours is an API key.")
-        raise _unauthorized(key)
-
-    def _is_open(self, method: str, path: str) -> bool:
-        if path in PROBES or (path == "/metrics" and self.metrics_are_open):
-            return True
-        is_file = not path.startswith((API, "/metrics", "/version"))
-        return method in _READS and (is_file or path == VOICES)
-
-
-def _unauthorized(key: str | None) -> UnauthorizedError:
-    if key is None:
-        return UnauthorizedError(
-            "You didn't provide a key; send it as 'Authorization: Bearer KEY'.",
-            code="missing_api_key",
-        )
-    return UnauthorizedError("Incorrect key provided.")
+_PAGES: Final = ("/", "/v1/audio/voices")
+_FILES: Final = "/playground/"
+OPEN: Final = frozenset({"/live", "/health", "/ready"})
+"""What asks them has no keys."""
 
 
 class App:
-    """Answers requests; `aiohttp.web.Server` calls `handle`."""
+    """Answers requests. Everything is in `handle`."""
 
-    def __init__(self, gateway: Gateway, doors: Doors, on_access: OnAccess) -> None:
-        self._gateway = gateway
-        self._doors = doors
+    def __init__(self, router: Router, on_access: OnAccess = look_away) -> None:
+        self._router = router
+        self._forward = Forward(router)
+        self._own = OwnRoutes(router)
         self._on_access = on_access
-        self._admin = Admin(gateway)
-        self._own: dict[str, Callable[[], web.Response]] = {
-            "/live": lambda: answer({"status": "live"}),
-            "/health": self._health,
-            "/ready": self._ready,
-            "/metrics": self._metrics,
-            "/version": lambda: answer({"router": __version__}),
-            MODELS: lambda: answer(
-                {"object": "list", "data": listing.models(gateway.fleet.ready())}
-            ),
-        }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request, from its head to its last byte."""
-        named = request.headers.get(REQUEST_ID, "")
+        """Any request."""
+        path = request.raw_path.partition("?")[0]
         record = Record(
             method=request.method,
-            path=request.path,
-            client=request.remote or "unknown",
-            request_id=named if _is_nameable(named) else f"req_{uuid.uuid4().hex}",
+            path=unquote(path) if "%" in path else path,
+            request_id=_request_id(request),
+            client=caller(request.headers, request.remote),
         )
         try:
-            response = await self._answered(request, record)
+            response = await self._answer(request, record)
             record.status = record.status or response.status
             return response
-        except (asyncio.CancelledError, aiohttp.ClientConnectionResetError):
-            record.status = _CLIENT_GONE
+        except RouterError as error:
+            return _refusal(error, record)
+        except ConnectionError:  # of the client's
+            record.status = CLIENT_CLOSED
             raise
+        except Exception as error:  # the edge: whoever asks is told, the log has the rest
+            log.exception("request %s failed", record.request_id)
+            return _refusal(errors.internal_error(error), record)
         finally:
-            self._gateway.metrics.ended(record)
+            record.status = record.status or CLIENT_CLOSED
+            record.end_s = time.monotonic()
             self._on_access(record)
 
-    async def _answered(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
-        try:
-            response = await self._answer(request, record)
-        except RouterError as error:
-            record.error = record.error or error.code
-            response = web.Response(
-                body=error.body(), status=error.status, headers=error.headers, content_type=JSON
-            )
-        except Exception:  # request edge: a bug costs its own request
-            log.exception("request %s failed", record.request_id)
-            bug = RouterError("Internal error of the router; its log has the details.")
-            response = web.Response(body=bug.body(), status=bug.status, content_type=JSON)
+    async def _answer(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
+        if not request.raw_path.startswith("/"):
+            raise NotFoundError("The router is no proxy for other addresses.", code="unknown_url")
+        self._check(request, record)
+        if (own := self._own.find(record.path)) is not None:
+            return await own(request, record)
+        if self._router.is_draining:
+            raise UnavailableError("The router is shutting down; retry.", code="draining")
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await self._forward.websocket(request, record)
+        response = await self._forward.http(request, record)
         if not response.prepared:
             response.headers.setdefault(REQUEST_ID, record.request_id)
         return response
 
-    async def _answer(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
-        path = request.path
-        self._doors.check(request.method, path, presented_key(request.headers))
-        if path in self._own and request.method in _READS:
-            return self._own[path]()
-        if path.startswith(PREFIX):
-            return await self._admin.handle(request)
-        if path.startswith(f"{MODELS}/") and request.method in _READS:
-            ready = self._gateway.fleet.ready()
-            return answer(listing.model(ready, unquote(path.removeprefix(f"{MODELS}/"))))
-        if path.startswith(WORKERS_OWN):
-            raise NotFoundError(
-                "Admin routes of workers do not pass the router: ask the worker itself, or see "
-                f"{PREFIX}.",
-                code="unknown_url",
-            )
-        return await self._pass_on(request, record)
-
-    async def _pass_on(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
-        """What workers answer."""
-        if request.path.startswith(REQUESTS) and request.path.endswith(CANCEL):
-            return await self._cancel(request, record)
-        if self._gateway.is_draining:
-            raise UnavailableError("The router is shutting down; retry elsewhere.", code="draining")
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            return await self._gateway.tunnel(request, record)
-        return await self._gateway.forward(request, record)
-
-    async def _cancel(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
-        """Whoever has the request ends it; nobody waits for a place to say so."""
-        named = request.path.removeprefix(REQUESTS).removesuffix(CANCEL)
-        return await self._gateway.ask_each(request, record, self._gateway.those_with(named))
-
-    def _health(self) -> web.Response:
-        workers = list(self._gateway.fleet)
-        ready = sum(worker.state is WorkerState.READY for worker in workers)
-        whole = "ready" if ready == len(workers) and ready else "degraded"
-        content = {
-            "status": whole if ready else "unavailable",
-            "workers": {
-                worker.name: {"state": worker.state, "why": worker.why, "epoch": worker.epoch}
-                for worker in workers
-            },
-        }
-        return answer(content, status=200 if ready else 503)
-
-    def _ready(self) -> web.Response:
-        ready, total = len(self._gateway.fleet.ready()), len(self._gateway.fleet)
-        is_open = ready > 0 and not self._gateway.is_draining
-        status = "draining" if self._gateway.is_draining else "ready" if ready else "no_worker"
-        content: dict[str, Any] = {"status": status, "ready": ready, "workers": total}
-        response = answer(content, status=200 if is_open else 503)
-        if not is_open:
-            response.headers["Retry-After"] = "1"
-        return response
-
-    def _metrics(self) -> web.Response:
-        headers = {"Content-Type": CONTENT_TYPE_LATEST}
-        return web.Response(body=self._gateway.metrics.render(), headers=headers)
+    def _check(self, request: web.BaseRequest, record: Record) -> None:
+        """UnauthorizedError without the key that a path needs."""
+        keys, path = self._router.keys, record.path
+        if path.startswith("/router/"):
+            keys.check(presented_key(request.headers), needs_admin=True)
+            return
+        is_page = request.method in _READS and (path in _PAGES or path.startswith(_FILES))
+        if not keys.api or path in OPEN or is_page:
+            return
+        if path == "/metrics" and self._own.metrics_are_open:
+            return
+        keys.check(presented_key(request.headers), needs_admin=False)
 
 
-def _is_nameable(named: str) -> bool:
-    return 0 < len(named) <= _MAX_REQUEST_ID and named.isascii() and named.isprintable()
+def _request_id(request: web.BaseRequest) -> str:
+    """What the client calls it, as it is: the worker says if it cannot be called so."""
+    return request.headers.get(REQUEST_ID) or f"req_{uuid.uuid4().hex}"
+
+
+def _refusal(error: RouterError, record: Record) -> web.Response:
+    record.status, record.code = error.status, error.code
+    headers = {REQUEST_ID: record.request_id, **error.headers}
+    return web.Response(
+        body=error.body(), status=error.status, headers=headers, content_type=errors.JSON
+    )

@@ -1,68 +1,76 @@
-"""`omni-router`: the command line."""
+"""The omni-router command.
+
+Knows flags and the environment. What it does is `serve`'s.
+"""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, TypeAlias
 
-from omni_router import __version__
+import typer
+import uvloop
+
+from omni_router.access import access_log as open_access_log
 from omni_router.errors import ConfigError
-from omni_router.serve import serve
-from omni_router.settings import HELP, Settings, read
+from omni_router.keys import Keys, read_keys
+from omni_router.serve import bind, serve
+from omni_router.settings import Settings, read
 
-LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
-_USAGE_ERROR: Final = 2
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+BAD_USAGE = 2
+app = typer.Typer(add_completion=False)
+Text: TypeAlias = str | None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Route until a signal; exits with 2 and what is wrong for settings that cannot be."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    typed = vars(parser().parse_args(arguments))
-    path: Path | None = typed.pop("config")
+def main() -> None:
+    """Run the command."""
     try:
-        serve(read(path, typed))
-    except ConfigError as exc:
-        sys.stderr.write(f"omni-router: {exc}\n")
-        raise SystemExit(_USAGE_ERROR) from None
+        app()
+    except ConfigError as error:
+        typer.echo(f"omni-router: {error}", err=True)
+        sys.exit(BAD_USAGE)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Every setting is an option; what is not typed is None."""
-    made = argparse.ArgumentParser(
-        prog="omni-router",
-        description="One address in front of many workers.",
-        epilog="Settings may stand in a YAML file too (--config), by the same names with _; the "
-        "command line wins. docs/router.md explains each.",
-        allow_abbrev=False,
+@app.command()
+def run(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    worker: Annotated[
+        list[str] | None, typer.Option(help="URL of a worker; may be given again.")
+    ] = None,
+    host: Annotated[Text, typer.Option(help="Address to listen on; 127.0.0.1 if not set.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port, 8080 if not set; 0: a free one.")] = None,
+    access_log: Annotated[
+        Text, typer.Option(help="File for one line of JSON a request, - for standard output.")
+    ] = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="A key that clients need.")] = None,
+) -> None:
+    """Put one address in front of many workers."""
+    flags: dict[str, Any] = {
+        "workers": worker,
+        "host": host,
+        "port": port,
+        "access_log": access_log,
+    }
+    settings = read(config, flags)
+    logging.basicConfig(format=LOG_FORMAT, level=settings.log_level.upper())
+    keys = keys_of(settings, api_key or [])
+    with (
+        bind(settings.host, settings.port) as listener,
+        open_access_log(settings.access_log) as on_access,
+    ):
+        uvloop.run(serve(settings, keys, listener, typer.echo, on_access))
+
+
+def keys_of(settings: Settings, typed: list[str]) -> Keys:
+    """All keys, from wherever they are set."""
+    return read_keys(
+        typed=typed,
+        api_file=settings.api_key_file,
+        admin_file=settings.admin_key_file,
+        worker_file=settings.worker_key_file,
+        worker_admin_file=settings.worker_admin_key_file,
     )
-    made.add_argument("--version", action="version", version=f"omni-router {__version__}")
-    made.add_argument("--config", type=Path, metavar="FILE", help="YAML file of settings")
-    defaults = Settings()
-    for name, told in HELP.items():
-        default = getattr(defaults, name)
-        shown = f" ({_written(default)} if not set)" if default not in (None, ()) else ""
-        made.add_argument(option(name), dest=name, help=told + shown, **_form(name))
-    return made
-
-
-def option(name: str) -> str:
-    """Of a setting."""
-    return "--worker" if name == "workers" else f"--{name.replace('_', '-')}"
-
-
-def _form(name: str) -> dict[str, Any]:
-    match name:
-        case "workers":
-            return {"action": "append", "metavar": "URL", "type": lambda url: {"url": url}}
-        case "affinity":
-            return {"metavar": "KINDS", "type": lambda kinds: [k for k in kinds.split(",") if k]}
-        case _:
-            return {"metavar": name.rpartition("_")[2].upper()}
-
-
-def _written(value: object) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -84,6 +84,13 @@ class NotFoundError(RouterError):
     code = "not_found"
 
 
+class MethodNotAllowedError(RouterError):
+    """The route is not asked so."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
 class ConflictError(RouterError):
     """The state of the router does not allow it now."""
 
@@ -117,3 +124,10 @@ class UnavailableError(RouterError):
 
 class ConfigError(Exception):
     """What the operator set cannot be; the message says where and what to do."""
+
+
+def internal_error(error: Exception) -> RouterError:
+    """What a client is told of a bug: its kind, and where to look."""
+    return RouterError(
+        f"Internal error ({type(error).__name__}); the router's log has the details."
+    )

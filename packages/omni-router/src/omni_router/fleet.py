@@ -8,15 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from omni_router.errors import BadRequestError, NotFoundError, RouterError, UnavailableError
 from omni_router.needs import Needs
 from omni_router.routing.affinity import preferred
 from omni_router.routing.policies import POLICIES, Load, PolicyName, Turn
+from omni_router.settings import Affinity
 from omni_router.worker import Ability, Worker, WorkerState
 
-Affinity: TypeAlias = Literal["session", "voice", "prefix"]
+_TAKING: Final = (WorkerState.READY, WorkerState.SUSPECT)
 _NEWCOMER: Final = 0.1
 """Share of its weight that a worker begins with, where starts are slow."""
 
@@ -71,7 +72,13 @@ class Fleet:
 
     def ready(self) -> list[Worker]:
         """Those that take requests."""
-        return [worker for worker in self if worker.state is WorkerState.READY]
+        return [worker for worker in self if worker.state in _TAKING]
+
+    @property
+    def models_differ(self) -> bool:
+        """Whether a request's model decides where it may go."""
+        served = {tuple(ability.model for ability in worker.abilities) for worker in self.ready()}
+        return len(served) > 1
 
     def choose(self, needs: Needs, without: Iterable[Worker] = ()) -> Worker | None:
         """Who gets a request, of those that are not in `without`; None while all that could are
@@ -79,6 +86,7 @@ class Fleet:
         able = [worker for worker in self._able(needs) if worker not in without]
         if not able:
             raise UnavailableError("No other worker can take the request; retry in a moment.")
+        able = [worker for worker in able if worker.state is WorkerState.READY] or able
         free = [worker for worker in able if not worker.is_full]
         if not free:
             return None
@@ -104,8 +112,8 @@ class Fleet:
                 found += [] if lack else [(worker, ability)]
         if not found:
             raise self._nobody(needs, lacking)
-        speakers = [worker for worker, ability in found if needs.voice in ability.voices]
-        return speakers or [worker for worker, _ in found]
+        speakers = [one for one in found if needs.voice in one[1].voices] or found
+        return [worker for worker, _ in speakers]
 
     def _nobody(self, needs: Needs, lacking: list[str]) -> RouterError:
         """Why nobody answers: whether it is the request, or that workers are away."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -27,7 +28,12 @@ _JITTER: Final = 0.2
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _LOADS: Final = re.compile(rb"^omni_(?:queue_depth|requests_admitted) (\S+)$", re.MULTILINE)
 _OK: Final = 200
-_ASKED: Final = (WorkerState.STARTING, WorkerState.READY, WorkerState.DOWN)
+_ASKED: Final = (
+    WorkerState.STARTING,
+    WorkerState.READY,
+    WorkerState.SUSPECT,
+    WorkerState.DOWN,
+)
 """States that health decides; others are an operator's."""
 
 
@@ -41,6 +47,8 @@ class Hysteresis:
     """Failures in a row."""
     up_after: int
     """Successes in a row, of a worker that was down."""
+    cut_after_s: float
+    """Without an answer, until what it has begun is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Watch:
         self._now = asyncio.Event()
         self._successes = 0
         self._failures = 0
+        self._reached_s = time.monotonic()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -92,9 +101,11 @@ class Watch:
             except TimeoutError:
                 continue
 
-    def fault(self, why: str) -> None:
-        """A request could not be sent to it, or it broke one off: look at once."""
-        self.hear(Heard(ready=False, why=why, reached=False))
+    def fault(self, why: str, *, is_certain: bool) -> None:
+        """A request met a fault of the worker's: look at once. `is_certain` if it could not be
+        sent at all, which counts as a probe that fails does."""
+        if is_certain:
+            self.hear(Heard(ready=False, why=why, reached=False))
         self._now.set()
 
     def look(self) -> None:
@@ -103,35 +114,37 @@ class Watch:
 
     def hear(self, heard: Heard) -> None:
         """Take in what it says, or that it says nothing."""
-        worker = self._worker
+        if heard.reached:
+            self._reached_s = time.monotonic()
         if heard.ready:
             self._successes, self._failures = self._successes + 1, 0
             self._learn(heard)
         else:
             self._successes, self._failures = 0, self._failures + 1
-        if worker.state not in _ASKED:
-            return
-        if self._is_up() and worker.become(WorkerState.READY, "it is ready"):
-            log.info("worker %s is ready (%s)", worker.name, worker.url)
-            self._on_change(worker)
-        elif self._is_down():
-            self._lose(heard)
+        if self._worker.state in _ASKED:
+            self._judge(heard)
+        silent_s = time.monotonic() - self._reached_s
+        if silent_s >= self._hysteresis.cut_after_s and self._worker.cuts:
+            log.warning("%d requests to %s are cut", self._worker.cut_all(), self._worker.name)
 
-    def _lose(self, heard: Heard) -> None:
+    def _judge(self, heard: Heard) -> None:
         worker = self._worker
-        if worker.become(WorkerState.DOWN, heard.why):
-            log.warning("worker %s is down: %s", worker.name, heard.why)
+        if self._is_up():
+            if worker.become(WorkerState.READY, heard.why):
+                log.info("worker %s is ready (%s)", worker.name, worker.url)
+                self._on_change(worker)
+        elif self._failures >= self._hysteresis.down_after:
+            if worker.become(WorkerState.DOWN, heard.why):
+                log.warning("worker %s is down: %s", worker.name, heard.why)
+                self._on_change(worker)
+        elif self._failures and worker.state is WorkerState.READY:
+            worker.become(WorkerState.SUSPECT, heard.why)
             self._on_change(worker)
-        if not heard.reached and worker.cuts:
-            log.warning("%d requests to worker %s are cut", worker.cut_all(), worker.name)
 
     def _is_up(self) -> bool:
         if self._worker.state is WorkerState.DOWN:
             return self._successes >= self._hysteresis.up_after
         return self._successes > 0
-
-    def _is_down(self) -> bool:
-        return self._failures >= self._hysteresis.down_after
 
     def _learn(self, heard: Heard) -> None:
         worker = self._worker

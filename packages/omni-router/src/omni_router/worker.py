@@ -20,6 +20,8 @@ class WorkerState(StrEnum):
     STARTING = "starting"
     """Not heard of yet."""
     READY = "ready"
+    SUSPECT = "suspect"
+    """It has just failed: it gets what no other can take, until it is known."""
     DOWN = "down"
     """It does not answer, or says that it is not ready."""
     DRAINING = "draining"
@@ -102,13 +104,13 @@ class Worker:
         return next((ability for ability in self.abilities if ability.model == model), None)
 
     def become(self, state: WorkerState, why: str) -> bool:
-        """Change; whether it did. Those it has begun to answer are cut once it is down."""
+        """Change; whether it did."""
         self.why = why
         if state is self.state:
             return False
-        self.state = state
-        if state is WorkerState.READY:
+        if state is WorkerState.READY and self.state is not WorkerState.SUSPECT:
             self.ready_since_s = time.monotonic()
+        self.state = state
         return True
 
     def cut_all(self) -> int:

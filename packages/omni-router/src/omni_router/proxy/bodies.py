@@ -36,6 +36,9 @@ class Body(Protocol):
     def to_send(self) -> bytes | AsyncIterator[bytes] | None:
         """As aiohttp's client takes it."""
 
+    def close(self) -> None:
+        """Nobody wants it any more."""
+
 
 @dataclass(slots=True)
 class Whole:
@@ -48,6 +51,9 @@ class Whole:
     def to_send(self) -> bytes | None:
         """See `Body`."""
         return self.data or None
+
+    def close(self) -> None:
+        """See `Body`."""
 
 
 @dataclass(slots=True)
@@ -68,13 +74,17 @@ class Flowing:
             await asyncio.to_thread(self.kept.seek, 0)
             while piece := await asyncio.to_thread(self.kept.read, _CHUNK_BYTES):
                 yield piece
-            self.kept.close()
         try:
             async for piece in self.content:
                 yield piece
         except TooLargeError as error:
             self.error = error
             raise
+
+    def close(self) -> None:
+        """See `Body`."""
+        if self.kept is not None:
+            self.kept.close()
 
 
 async def read_body(

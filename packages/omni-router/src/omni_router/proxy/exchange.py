@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from omni_router.errors import BadGatewayError
 from omni_router.proxy.bodies import Body, Flowing
@@ -81,6 +82,8 @@ class Exchange:
         self._ends_an_event = True
         self.lost = ""
         """Why the worker broke off after its first byte, if it did."""
+        self.head_s: float | None = None
+        """CLOCK_MONOTONIC: when its answer began."""
 
     async def run(self) -> web.StreamResponse:
         """The response, sent if it is a long one.
@@ -92,7 +95,9 @@ class Exchange:
                 loop = asyncio.get_running_loop()
                 # Whoever finds the worker dead ends the scope.
                 self._worker.cuts[self] = lambda: scope.reschedule(loop.time())
-                return await self._answer(await self._begin())
+                response = await self._begin()
+                self.head_s = loop.time()
+                return await self._answer(response)
         except TimeoutError:
             if self._out is None:
                 raise WorkerLostError(self._worker, self._worker.why) from None
@@ -106,7 +111,7 @@ class Exchange:
         try:
             return await self._session.request(
                 asked.method,
-                self._worker.url + asked.target,
+                URL(self._worker.url + asked.target, encoded=True),
                 headers=asked.headers,
                 data=body.to_send(),
                 allow_redirects=False,
@@ -117,9 +122,12 @@ class Exchange:
             unsent = isinstance(
                 error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
             )
-            if body.can_repeat and (unsent or asked.method in _IDEMPOTENT):
-                raise NotBegunError(_told(error), is_fault=True) from error
-            raise WorkerLostError(self._worker, _told(error)) from error
+            raise self._unanswered(error, unsent=unsent) from error
+
+    def _unanswered(self, error: Exception, *, unsent: bool) -> NotBegunError | WorkerLostError:
+        if self._asked.body.can_repeat and (unsent or self._asked.method in _IDEMPOTENT):
+            return NotBegunError(_told(error), is_fault=True)
+        return WorkerLostError(self._worker, _told(error))
 
     async def _answer(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
         length = response.content_length
@@ -138,7 +146,7 @@ class Exchange:
         try:
             data = await response.read()
         except aiohttp.ClientError as error:
-            raise WorkerLostError(self._worker, _told(error)) from error
+            raise self._unanswered(error, unsent=False) from error
         headers = passed_on(response.headers)
         headers[WORKER] = self._worker.name
         if self._asked.method != "HEAD":
