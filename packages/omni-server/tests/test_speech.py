@@ -16,6 +16,7 @@ import pytest
 
 from omni_core.errors import ContextLengthError, MediaError, OutOfMemoryError, StageDiedError
 from omni_core.media.encode import pcm16
+from omni_core.specs import VoiceCloning
 from omni_core.types import Finished, MediaPart, SamplingParams, Usage, VoiceSample
 from omni_server.access import line_of
 from omni_server.audio import Base64Pieces
@@ -25,6 +26,7 @@ PATH = "/v1/audio/speech"
 WITHIN_S = 1.0
 USAGE = Usage(prompt_tokens=6, audio_tokens=12)
 FINISHED = Finished(finish_reason="stop", audio_finish_reason="stop", usage=USAGE)
+CLONING = VoiceCloning(sample_rates=(16_000,))
 PIECES = [480, 31, 22_050, 1_470]
 FILES = {
     "mp3": ("audio/mpeg", (b"\xff\xf3", b"\xff\xfb"), 22_050),
@@ -244,7 +246,7 @@ async def test_a_body_for_a_text_is_small(local):
 
 @pytest.fixture
 def cloning(local):
-    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=CLONING)
     return local
 
 
@@ -405,7 +407,7 @@ async def test_voices(local):
         error = response.json()["error"]
         assert error["code"] == "unsupported_operation"
         assert "cannot clone" in error["message"]
-    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=CLONING)
     response = await local.http.post("/v1/audio/voices")
     assert response.status_code == 400
     assert "ref_audio" in response.json()["error"]["message"]
