@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech and GET /v1/audio/voices: what comes, when, and what is refused."""
+"""POST /v1/audio/speech: what comes, when, and what is refused."""
 
 from __future__ import annotations
 
@@ -394,23 +394,3 @@ async def test_nothing_said_is_an_empty_file(local):
     local.pipeline.script = lambda request: [FINISHED]
     assert (await speak(local, response_format="pcm")).content == b""
     assert len((await speak(local, response_format="wav")).content) == 44
-
-
-async def test_voices(local):
-    listed = (await local.http.get("/v1/audio/voices")).json()
-    assert [voice["id"] for voice in listed["voices"]] == ["Ethan", "Chelsie"]
-    assert all(set(voice) == {"id", "name"} for voice in listed["voices"])
-    assert listed["default_voice"] == "Ethan"
-    for method, path in (("POST", ""), ("DELETE", "/Ethan")):
-        response = await local.http.request(method, f"/v1/audio/voices{path}")
-        assert response.status_code == 400
-        error = response.json()["error"]
-        assert error["code"] == "unsupported_operation"
-        assert "cannot clone" in error["message"]
-    local.pipeline.info = replace(local.pipeline.info, clones_voices=CLONING)
-    response = await local.http.post("/v1/audio/voices")
-    assert response.status_code == 400
-    assert "ref_audio" in response.json()["error"]["message"]
-    local.pipeline.modalities = ("text",)
-    silent = {"voices": [], "default_voice": None}
-    assert (await local.http.get("/v1/audio/voices")).json() == silent
