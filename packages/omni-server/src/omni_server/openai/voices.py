@@ -129,7 +129,7 @@ def _described(voice_id: str, context: ServerContext) -> Json:
     preset = context.voices.preset(voice_id)
     if preset is None or not context.voices.presets:
         raise _unknown(voice_id)
-    return _object(VoiceCard(name=preset, created_at=context.started_at))
+    return _object(VoiceCard(name=preset, created_at=context.started_at), "preset")
 
 
 def _deleted(voice_id: str, context: ServerContext) -> Json:
@@ -164,13 +164,14 @@ def _unknown(voice_id: str) -> NotFoundError:
     )
 
 
-def _object(card: VoiceCard) -> Json:
+def _object(card: VoiceCard, kind: str = "audio_sample") -> Json:
     """OpenAI's `audio.voice`, and what else was said of it."""
     return {
         "id": card.name,
         "object": "audio.voice",
         "name": card.name,
         "created_at": card.created_at,
+        "type": kind,
         "ref_text": card.text or None,
         "consent": card.consent,
     }

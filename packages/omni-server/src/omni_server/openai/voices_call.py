@@ -14,7 +14,7 @@ from omni_core.media.voice import check_voice_text
 from omni_core.specs import VoiceCloning
 from omni_server.form import Form
 from omni_server.schema.decode import convert_form
-from omni_server.schema.voices import VoiceForm
+from omni_server.schema.voices import HINTS, VoiceForm
 from omni_server.voices.known import Voices
 from omni_server.voices.names import checked_name
 from omni_server.voices.store import UploadedVoice, VoiceCard, taken
@@ -27,7 +27,7 @@ def parse_voice(form: Form, wanted: VoiceCloning, voices: Voices) -> UploadedVoi
 
     Raises RequestError for a wrong field, ConflictError for a name that is taken, or no room.
     """
-    asked = convert_form(form.fields, VoiceForm)
+    asked = convert_form(form.fields, VoiceForm, hints=HINTS)
     name = checked_name(asked.name, "name")
     text = asked.ref_text.strip()
     check_voice_text(text, wanted, "ref_text")

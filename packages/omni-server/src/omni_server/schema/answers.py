@@ -336,6 +336,7 @@ class VoiceObject(Struct, kw_only=True):
     object: Literal["audio.voice"]
     name: str
     created_at: int
+    type: Literal["audio_sample", "preset"]
     ref_text: str | None
     consent: str | None
 

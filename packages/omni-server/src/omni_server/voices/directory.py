@@ -120,7 +120,7 @@ class DirectoryStore:
                 return None
         try:
             card = _CARD.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        except msgspec.MsgspecError as exc:
             log.warning("%s is skipped, for it is no voice: %s", path, exc)
             return None
         if path != self._path(card.name):
