@@ -66,6 +66,9 @@ FAMILIES = {
 FAMILY = FAMILIES[os.environ.get("OMNI_FAMILY", "qwen3")]
 """`nox -s clients` runs all tests with each."""
 
+ROUTED = bool(os.environ.get("OMNI_ROUTED"))
+"""`nox -s clients_routed` puts a router before two servers."""
+
 MODEL = "tiny-omni"
 KEY, OTHER_KEY = "sk-clients", "sk-somebody-else"
 RATE_LIMIT = 300

@@ -121,8 +121,6 @@ def _inputs(read: _Body) -> frozenset[str]:
 
 
 def _kinds(content: msgspec.Raw) -> Iterator[str]:
-    if bytes(content[:1]) != b"[":
-        return
     try:
         parts = _parts.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -136,8 +134,8 @@ def _prefix(messages: msgspec.Raw) -> str | None:
     """Of the bytes as the client wrote them: what it sends again, it writes the same again."""
     digest = hashlib.blake2b(digest_size=16)
     for message in _messages_of(messages):
-        digest.update(b"%d" % len(message.content))
-        digest.update(message.content)
+        content = bytes(message.content)
+        digest.update(b"%d " % len(content) + content)
         if message.role == "user":
             return digest.hexdigest()
     return None
