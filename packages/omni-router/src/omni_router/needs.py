@@ -121,7 +121,7 @@ def _inputs(read: _Body) -> frozenset[str]:
 
 
 def _kinds(content: msgspec.Raw) -> Iterator[str]:
-    if bytes(content[:1]) != b"[":
+    if memoryview(content)[:1] != b"[":
         return
     try:
         parts = _parts.decode(content)
@@ -136,8 +136,9 @@ def _prefix(messages: msgspec.Raw) -> str | None:
     """Of the bytes as the client wrote them: what it sends again, it writes the same again."""
     digest = hashlib.blake2b(digest_size=16)
     for message in _messages_of(messages):
-        digest.update(b"%d" % len(message.content))
-        digest.update(message.content)
+        content = memoryview(message.content)
+        digest.update(b"%d" % len(content))
+        digest.update(content)
         if message.role == "user":
             return digest.hexdigest()
     return None
