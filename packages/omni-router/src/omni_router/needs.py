@@ -121,6 +121,8 @@ def _inputs(read: _Body) -> frozenset[str]:
 
 
 def _kinds(content: msgspec.Raw) -> Iterator[str]:
+    if memoryview(content)[:1] != b"[":
+        return
     try:
         parts = _parts.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -134,8 +136,9 @@ def _prefix(messages: msgspec.Raw) -> str | None:
     """Of the bytes as the client wrote them: what it sends again, it writes the same again."""
     digest = hashlib.blake2b(digest_size=16)
     for message in _messages_of(messages):
-        content = bytes(message.content)
-        digest.update(b"%d " % len(content) + content)
+        content = memoryview(message.content)
+        digest.update(b"%d" % len(content))
+        digest.update(content)
         if message.role == "user":
             return digest.hexdigest()
     return None
