@@ -1,72 +1,56 @@
-"""The omni-router command.
-
-Knows flags and the environment. What it does is `serve`'s.
-"""
+"""The omni-router command: from the command line to the process that serves."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Sequence
 
-import typer
 import uvloop
 
 from omni_router.access import access_log as open_access_log
 from omni_router.errors import ConfigError
-from omni_router.keys import Keys, read_keys
+from omni_router.keys import Keys, read_keys, warn_if_open
+from omni_router.options import parse
 from omni_router.serve import bind, serve
 from omni_router.settings import Settings, read
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 BAD_USAGE = 2
-app = typer.Typer(add_completion=False)
-Text: TypeAlias = str | None
 
 
-def main() -> None:
-    """Run the command."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Route until a signal; exits with 2 and what is wrong for settings that cannot be."""
+    typed = vars(parse(sys.argv[1:] if arguments is None else arguments))
+    config, api_keys = typed.pop("config"), typed.pop("api_key")
     try:
-        app()
+        run(read(config, typed), api_keys or [])
     except ConfigError as error:
-        typer.echo(f"omni-router: {error}", err=True)
-        sys.exit(BAD_USAGE)
+        for line in str(error).splitlines():
+            sys.stderr.write(f"omni-router: {line}\n")
+        raise SystemExit(BAD_USAGE) from None
 
 
-@app.command()
-def run(
-    context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
-    worker: Annotated[
-        list[str] | None, typer.Option(help="URL of a worker; may be given again.")
-    ] = None,
-    host: Annotated[Text, typer.Option(help="Address to listen on; 127.0.0.1 if not set.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port, 8080 if not set; 0: a free one.")] = None,
-    access_log: Annotated[
-        Text, typer.Option(help="File for one line of JSON a request, - for standard output.")
-    ] = None,
-    api_key: Annotated[list[str] | None, typer.Option(help="A key that clients need.")] = None,
-) -> None:
-    """Put one address in front of many workers."""
-    flags: dict[str, Any] = {
-        "workers": worker,
-        "host": host,
-        "port": port,
-        "access_log": access_log,
-    }
-    settings = read(config, flags)
+def run(settings: Settings, typed_keys: Sequence[str] = ()) -> None:
+    """Route until a signal; ConfigError for what cannot be served."""
     logging.basicConfig(format=LOG_FORMAT, level=settings.log_level.upper())
-    keys = keys_of(settings, api_key or [])
+    keys = keys_of(settings, typed_keys)
+    warn_if_open(keys, settings.host, settings.port)
     with (
-        bind(settings.host, settings.port) as listener,
+        bind(settings.host, settings.port, shared=settings.processes > 1) as listener,
         open_access_log(settings.access_log) as on_access,
     ):
-        uvloop.run(serve(settings, keys, listener, typer.echo, on_access))
+        uvloop.run(serve(settings, keys, listener, announce, on_access))
 
 
-def keys_of(settings: Settings, typed: list[str]) -> Keys:
-    """All keys, from wherever they are set."""
+def announce(line: str) -> None:
+    """Tell whoever started us."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def keys_of(settings: Settings, typed: Sequence[str] = ()) -> Keys:
+    """All keys, from wherever they are set; ConfigError for what is none."""
     return read_keys(
         typed=typed,
         api_file=settings.api_key_file,

@@ -12,12 +12,14 @@ from typing import Final
 
 from omni_router.errors import BadRequestError, NotFoundError, RouterError, UnavailableError
 from omni_router.needs import Needs
-from omni_router.routing.affinity import preferred
+from omni_router.routing.affinity import preferred, ranked
 from omni_router.routing.policies import POLICIES, Load, PolicyName, Turn
 from omni_router.settings import Affinity
 from omni_router.worker import Ability, Worker, WorkerState
 
 _TAKING: Final = (WorkerState.READY, WorkerState.SUSPECT)
+CLONING: Final = "voice_cloning"
+"""The capability of workers that keep uploaded voices."""
 _NEWCOMER: Final = 0.1
 """Share of its weight that a worker begins with, where starts are slow."""
 
@@ -74,6 +76,10 @@ class Fleet:
         """Those that take requests."""
         return [worker for worker in self if worker.state in _TAKING]
 
+    def asked(self) -> list[Worker]:
+        """Those that may know of what was asked before: the ready ones, and those that drain."""
+        return [one for one in self if one.state in (*_TAKING, WorkerState.DRAINING)]
+
     @property
     def models_differ(self) -> bool:
         """Whether a request's model decides where it may go."""
@@ -87,11 +93,13 @@ class Fleet:
         if not able:
             raise UnavailableError("No other worker can take the request; retry in a moment.")
         able = [worker for worker in able if worker.state is WorkerState.READY] or able
+        kind, key = self._key(needs, able)
+        if key is not None and kind == "voice":  # another has not heard of it
+            able = [able[ranked(key, [worker.name for worker in able])[0]]]
         free = [worker for worker in able if not worker.is_full]
         if not free:
             return None
         loads = [self._load(worker) for worker in free]
-        key = self._key(needs)
         self._turns += 1
         if key is not None:
             names = [worker.name for worker in free]
@@ -137,14 +145,23 @@ class Fleet:
             "retry in a moment."
         )
 
-    def _key(self, needs: Needs) -> str | None:
-        """What the request has in common with those that belong to it."""
+    def _key(self, needs: Needs, able: list[Worker]) -> tuple[Affinity | None, str | None]:
+        """What the request has in common with those that belong to it, and of which kind."""
         for kind in self._affinity:
-            if (value := getattr(needs, kind)) is not None:
-                return f"{kind}\0{value}"
-        return None
+            value = getattr(needs, kind)
+            if value is None or (kind == "voice" and not _is_uploaded(value, able)):
+                continue
+            return kind, f"{kind}\0{value}"
+        return None, None
 
     def _load(self, worker: Worker) -> Load:
         age_s = self._now() - worker.ready_since_s
         grown = min(1.0, age_s / self._slow_start_s) if self._slow_start_s else 1.0
         return Load(worker.load, worker.weight * max(_NEWCOMER, grown))
+
+
+def _is_uploaded(voice: str, able: list[Worker]) -> bool:
+    """Whether a voice is none of a checkpoint's, where workers take others."""
+    known = [ability for worker in able for ability in worker.abilities]
+    takes_others = any(CLONING in ability.capabilities for ability in known)
+    return takes_others and all(voice not in ability.voices for ability in known)

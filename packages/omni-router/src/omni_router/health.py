@@ -11,8 +11,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
@@ -26,7 +26,21 @@ log = logging.getLogger("omni.router")
 _JITTER: Final = 0.2
 """Routers that start together do not go on asking together."""
 _MOST_BYTES: Final = 8 * 1024 * 1024
-_LOADS: Final = re.compile(rb"^omni_(?:queue_depth|requests_admitted) (\S+)$", re.MULTILINE)
+_SAMPLE: Final = re.compile(r"^(omni_\w+)(?:\{[^\n]*\})? (\S+)$", re.MULTILINE)
+_BASICS: Final = frozenset(
+    {
+        "omni_requests_total",
+        "omni_requests_in_flight",
+        "omni_requests_admitted",
+        "omni_queue_depth",
+        "omni_realtime_sessions",
+        "omni_prompt_tokens_total",
+        "omni_completion_tokens_total",
+        "omni_aborts_pending",
+    }
+)
+"""What is passed on of a worker's metrics, with its labels summed up."""
+_LOAD: Final = ("omni_queue_depth", "omni_requests_admitted")
 _OK: Final = 200
 _ASKED: Final = (
     WorkerState.STARTING,
@@ -61,7 +75,8 @@ class Heard:
     """It answered, whatever it said."""
     abilities: tuple[Ability, ...] = ()
     started_at: float | None = None
-    reported: int = 0
+    said: Mapping[str, float] = field(default_factory=dict)
+    """Of its metrics."""
 
 
 class Watch:
@@ -152,7 +167,8 @@ class Watch:
             worker.epoch += 1
             worker.started_at = heard.started_at
         worker.abilities = heard.abilities
-        worker.reported, worker.in_flight_then = heard.reported, worker.in_flight
+        worker.said, worker.in_flight_then = heard.said, worker.in_flight
+        worker.reported = round(sum(heard.said.get(name, 0.0) for name in _LOAD))
 
     async def _ask(self) -> Heard:
         try:
@@ -172,22 +188,25 @@ class Watch:
         status, said = await self._get("/v1/models")
         if status != _OK:
             return Heard(False, f"GET /v1/models says {status}; see --worker-key-file")
-        objects = msgspec.json.decode(said, type=_Models).data
-        models = [(msgspec.convert(one, _Model), one) for one in objects]
+        models = [_ability(one) for one in msgspec.json.decode(said, type=_Models).data]
         status, metrics = await self._get("/metrics")
-        loads = _LOADS.findall(metrics) if status == _OK else []
         return Heard(
             True,
             "it is ready",
-            abilities=tuple(model.ability(listed) for model, listed in models),
-            started_at=max((model.created for model, _ in models), default=None),
-            reported=round(sum(map(float, loads))),
+            abilities=tuple(models),
+            started_at=max((float(one.listed.get("created", 0)) for one in models), default=None),
+            said=_basics(metrics) if status == _OK else {},
         )
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         url = self._worker.url + path
         async with self._session.get(url, headers=self._headers, allow_redirects=False) as reply:
-            return reply.status, await reply.content.read(_MOST_BYTES)
+            data = bytearray()
+            async for piece in reply.content.iter_any():
+                data += piece
+                if len(data) > _MOST_BYTES:
+                    raise ValueError(f"GET {path} has over {_MOST_BYTES} bytes")
+            return reply.status, bytes(data)
 
 
 class _Model(msgspec.Struct):
@@ -200,18 +219,29 @@ class _Model(msgspec.Struct):
     voices: list[str] = []
     capabilities: dict[str, Any] = {}
 
-    def ability(self, listed: dict[str, Any]) -> Ability:
-        """As the router keeps it."""
-        return Ability(
-            model=self.id,
-            inputs=frozenset(self.input_modalities),
-            outputs=frozenset(self.output_modalities),
-            capabilities=frozenset(name for name, can in self.capabilities.items() if can is True),
-            known_capabilities=frozenset(self.capabilities),
-            voices=frozenset(self.voices),
-            listed=listed,
-        )
-
 
 class _Models(msgspec.Struct):
     data: list[dict[str, Any]]
+
+
+def _ability(listed: dict[str, Any]) -> Ability:
+    model = msgspec.convert(listed, _Model)
+    can = model.capabilities
+    return Ability(
+        model=model.id,
+        inputs=frozenset(model.input_modalities),
+        outputs=frozenset(model.output_modalities),
+        capabilities=frozenset(name for name in can if can[name] is True),
+        known_capabilities=frozenset(can),
+        voices=frozenset(map(str.casefold, model.voices)),
+        listed=listed,
+    )
+
+
+def _basics(text: bytes) -> dict[str, float]:
+    """{name: sum over its labels} of those that are passed on; ValueError for what is no number."""
+    found: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text.decode("utf-8", "replace")):
+        if name in _BASICS:
+            found[name] = found.get(name, 0.0) + float(value)
+    return found

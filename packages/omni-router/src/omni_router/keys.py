@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from omni_router.errors import ConfigError, UnauthorizedError
+from omni_router.errors import ConfigError, ForbiddenError, UnauthorizedError
 
 API_KEYS: Final = "OMNI_API_KEYS"
 """Keys of clients, with commas."""
@@ -70,10 +71,14 @@ class Keys:
     """What it gives them new weights with."""
 
     def check(self, key: str | None, *, needs_admin: bool) -> None:
-        """UnauthorizedError unless the key opens the API, or an operator's routes. The admin key
-        opens both."""
-        rings = (self.admin,) if needs_admin else (self.admin, self.api)
-        if any(ring.has(key) for ring in rings):
+        """UnauthorizedError, or ForbiddenError for a key of the API on an operator's route, unless
+        the key opens what is asked. The admin key opens both."""
+        if self.admin.has(key):
+            return
+        is_user = self.api.has(key)
+        if is_user and needs_admin:
+            raise ForbiddenError("This needs the admin key; yours is an API key.")
+        if is_user:
             return
         wanted = "an admin key" if needs_admin else "an API key"
         if key is None:
@@ -95,7 +100,7 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
 
 
 def caller(headers: Mapping[str, str], address: str | None) -> str:
-    """Who asks, for the log: a digest of the key, as workers have it; or without one the address."""
+    """Who asks, for the log: a digest of the key, as workers log it, or without one the address."""
     if key := presented_key(headers):
         return hashlib.sha256(key.encode()).hexdigest()[:_DIGEST_CHARACTERS]
     return address or "unknown"
@@ -128,6 +133,25 @@ def read_keys(
         worker=next(iter(worker), None),
         worker_admin=next(iter(worker_admin), None),
     )
+
+
+def warn_if_open(keys: Keys, host: str, port: int) -> None:
+    """Say so if everybody who reaches this host may use the router."""
+    if not keys.api and not is_loopback(host):
+        log.warning(
+            "no API key is set: whoever reaches %s port %s may use this router; set "
+            "--api-key-file, or listen on 127.0.0.1",
+            *(host, port),
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there; a name other than localhost may be
+    anywhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def checked(keys: list[str], place: str) -> list[str]:

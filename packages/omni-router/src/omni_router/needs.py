@@ -49,6 +49,9 @@ class Needs:
     session: str | None = None
     """What the client calls a conversation."""
     voice: str | None = None
+    """In lower case: workers do not tell cases of voices apart."""
+    names_audio: bool = False
+    """A message names a spoken reply by its id, which the worker knows that gave it."""
     prefix: str | None = None
     """A digest of the messages up to the first of the user: turns of one conversation share it."""
     priority: int = 0
@@ -61,6 +64,7 @@ class _Part(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     role: Any = None
+    audio: Any = None
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -100,29 +104,34 @@ def of_json(known: Needs, body: bytes) -> Needs:
         read = _bodies.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return known
+    messages = _messages_of(read.messages)
     return replace(
         known,
         model=_text(read.model),
-        inputs=_inputs(read),
+        inputs=_inputs(read, messages),
         outputs=frozenset({"audio"} & set(_texts(read.modalities))),
         session=known.session or _text(read.prompt_cache_key) or _named(read.conversation),
-        voice=_named(read.voice) or _named(_get(read.audio, "voice")),
-        prefix=_prefix(read.messages),
+        voice=spelled(_named(read.voice) or _named(_get(read.audio, "voice"))),
+        names_audio=any(_get(message.audio, "id") for message in messages),
+        prefix=_prefix(messages),
     )
 
 
-def _inputs(read: _Body) -> frozenset[str]:
+def spelled(voice: str | None) -> str | None:
+    """The name of a voice as it is compared."""
+    return None if voice is None else voice.casefold()
+
+
+def _inputs(read: _Body, messages: list[_Message]) -> frozenset[str]:
     lists = (read.audios, read.images, read.videos)
     named = zip(_INPUT_OF_LIST.values(), lists, strict=True)
     found = {kind for kind, given in named if given}
-    for message in _messages_of(read.messages):
+    for message in messages:
         found.update(_kinds(message.content))
     return frozenset(found)
 
 
 def _kinds(content: msgspec.Raw) -> Iterator[str]:
-    if memoryview(content)[:1] != b"[":
-        return
     try:
         parts = _parts.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -132,10 +141,10 @@ def _kinds(content: msgspec.Raw) -> Iterator[str]:
             yield _INPUT_OF_PART[part.type]
 
 
-def _prefix(messages: msgspec.Raw) -> str | None:
+def _prefix(messages: list[_Message]) -> str | None:
     """Of the bytes as the client wrote them: what it sends again, it writes the same again."""
     digest = hashlib.blake2b(digest_size=16)
-    for message in _messages_of(messages):
+    for message in messages:
         content = memoryview(message.content)
         digest.update(b"%d" % len(content))
         digest.update(content)

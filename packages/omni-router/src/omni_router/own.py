@@ -6,72 +6,78 @@ that is so and new requests are let in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
-import msgspec
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from omni_router import __version__
-from omni_router.errors import JSON, MethodNotAllowedError, NotFoundError
-from omni_router.record import Record
+from omni_router.replies import json_response
 from omni_router.router import Router
-from omni_router.worker import Worker, WorkerState
+from omni_router.worker import WorkerState
 
-Handler: TypeAlias = Callable[[web.BaseRequest, Record], Awaitable[web.StreamResponse]]
-_READS: Final = ("GET", "HEAD")
+PROBES: Final = frozenset({"/live", "/health", "/ready"})
+"""Open to everybody: what asks them has no keys."""
+METRICS: Final = "/metrics"
+_OK: Final = 200
 _UNAVAILABLE: Final = 503
+Own: TypeAlias = Callable[[Router], web.Response]
 
 
-class OwnRoutes:
-    """Of one router."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-        self.metrics_are_open = True
-        self._routes: dict[str, Handler] = {
-            "/live": self._live,
-            "/health": self._health,
-            "/ready": self._ready,
-            "/version": self._version,
-        }
-
-    def find(self, path: str) -> Handler | None:
-        """Who answers a path here; None if workers do."""
-        return self._routes.get(path)
-
-    async def _live(self, request: web.BaseRequest, record: Record) -> web.Response:
-        """Whether this process answers."""
-        return answer({"status": "live"})
-
-    async def _version(self, request: web.BaseRequest, record: Record) -> web.Response:
-        return answer({"version": __version__})
-
-    async def _health(self, request: web.BaseRequest, record: Record) -> web.Response:
-        """How each worker is."""
-        status = self._status()
-        workers = {
-            worker.name: {"state": worker.state, "why": worker.why} for worker in self._router.fleet
-        }
-        return answer({"status": status, "workers": workers}, 503 if status == "down" else 200)
-
-    async def _ready(self, request: web.BaseRequest, record: Record) -> web.Response:
-        """Whether to send requests here, and what prevents it."""
-        status = "draining" if self._router.is_draining else self._status()
-        missing = [w.name for w in self._router.fleet if w.state is not WorkerState.READY]
-        is_ready = status in ("ready", "degraded")
-        return answer({"status": status, "waiting_for": missing}, 200 if is_ready else 503)
-
-    def _status(self) -> str:
-        ready = self._router.fleet.ready()
-        if not ready:
-            return "down"
-        return "ready" if len(ready) == len(self._router.fleet) else "degraded"
+def live(router: Router) -> web.Response:
+    """Whether this process answers."""
+    return json_response({"status": "live"})
 
 
-def answer(content: Any, status: int = 200) -> web.Response:
-    """A response of JSON."""
-    headers = {"Retry-After": "1"} if status == _UNAVAILABLE else None
-    return web.Response(
-        body=msgspec.json.encode(content), status=status, content_type=JSON, headers=headers
+def version(router: Router) -> web.Response:
+    """What answers here; GET /version of a worker says more of that."""
+    return json_response({"router": __version__})
+
+
+def health(router: Router) -> web.Response:
+    """How each worker is."""
+    status = status_of(router)
+    workers = {
+        worker.name: {"state": worker.state, "why": worker.why, "epoch": worker.epoch}
+        for worker in router.fleet
+    }
+    is_serving = bool(router.fleet.ready())
+    return json_response(
+        {"status": status, "workers": workers}, _OK if is_serving else _UNAVAILABLE
     )
+
+
+def ready(router: Router) -> web.Response:
+    """Whether to send requests here, and what prevents it."""
+    is_ready = bool(router.fleet.ready()) and not router.is_draining
+    content = {
+        "status": "draining" if router.is_draining else status_of(router),
+        "waiting_for": [w.name for w in router.fleet if w.state is not WorkerState.READY],
+    }
+    response = json_response(content, _OK if is_ready else _UNAVAILABLE)
+    if not is_ready:
+        response.headers["Retry-After"] = "1"
+    return response
+
+
+def metrics(router: Router) -> web.Response:
+    """Prometheus exposition."""
+    return web.Response(body=router.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def status_of(router: Router) -> str:
+    """Of the fleet: "ready" if all are, "degraded" if some are, "unavailable"."""
+    count = len(router.fleet.ready())
+    if not count:
+        return "unavailable"
+    return "ready" if count == len(router.fleet) else "degraded"
+
+
+ROUTES: Final[Mapping[str, Own]] = {
+    "/live": live,
+    "/health": health,
+    "/ready": ready,
+    "/version": version,
+    METRICS: metrics,
+}

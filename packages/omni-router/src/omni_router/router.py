@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -19,6 +20,7 @@ from omni_router.errors import ConflictError, NotFoundError
 from omni_router.fleet import Fleet
 from omni_router.health import Hysteresis, Watch
 from omni_router.keys import Keys
+from omni_router.metrics import Metrics
 from omni_router.settings import Settings, WorkerSpec
 from omni_router.worker import Worker, WorkerState
 
@@ -29,6 +31,9 @@ _IDLE_S: Final = 3.0
 that is sent just then is lost."""
 _BUFFER_BYTES: Final = 256 * 1024
 """Of an answer, that is read before the client takes it."""
+_LOOK_S: Final = 0.05
+"""Between looks whether a worker has nothing to do any more."""
+_LINE_BYTES: Final = 64 * 1024
 AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that a client library would add."""
 
@@ -61,6 +66,7 @@ class Router:
                 queue_timeout_s=settings.queue_timeout_s,
             )
         )
+        self.metrics = Metrics(self.fleet, self.admission)
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -115,14 +121,34 @@ class Router:
         self.change(worker, WorkerState.DRAINING, "an operator drains it")
         return worker
 
-    def remove(self, name: str) -> Worker:
-        """Forget a worker, and break off what it has; NotFoundError if there is none."""
-        worker = self.fleet.remove(name)
+    def resume(self, name: str) -> Worker:
+        """Undo `drain`: it takes part again once it says that it is ready; ConflictError if it was
+        not drained."""
+        worker = self.fleet.get(name)
+        if worker.state is not WorkerState.DRAINING:
+            raise ConflictError(f"The worker {name!r} is {worker.state}, not draining.")
+        self.change(worker, WorkerState.STARTING, "an operator lets it in again")
+        self._watches[worker].look()
+        return worker
+
+    async def remove(self, name: str, *, wait_s: float) -> int:
+        """Forget a worker once its requests have ended, or are cut after `wait_s`; how many were.
+
+        NotFoundError if there is none of this name.
+        """
+        worker = self.fleet.get(name)
+        self.change(worker, WorkerState.DRAINING, "it is being removed")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while worker.in_flight:
+                    await asyncio.sleep(_LOOK_S)
+        self.fleet.remove(name)  # NotFoundError if another has removed it meanwhile
         del self._watches[worker]
         self._tasks.pop(worker).cancel()
-        worker.cut_all()
+        self.metrics.forget(name)
+        cut = worker.cut_all()
         self.admission.serve()  # who waits for it must be told
-        return worker
+        return cut
 
     def change(self, worker: Worker, state: WorkerState, why: str) -> None:
         """Put a worker into a state, whoever decides that."""
@@ -131,6 +157,7 @@ class Router:
 
     def fault(self, worker: Worker, why: str, *, is_certain: bool) -> None:
         """A request met a fault between here and a worker; `is_certain` if it cannot be reached."""
+        self.metrics.fault(worker.name)
         if (watch := self._watches.get(worker)) is not None:
             watch.fault(why, is_certain=is_certain)
 
@@ -181,4 +208,6 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
         skip_auto_headers=AUTOMATIC,
         auto_decompress=False,
         read_bufsize=_BUFFER_BYTES,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
     )

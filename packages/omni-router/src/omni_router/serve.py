@@ -28,6 +28,7 @@ READY: Final = "Omni router is ready on "
 KILLED_BY_SIGINT: Final = 130
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG: Final = 2048
+_LINE_BYTES: Final = 64 * 1024
 _LAST_WORDS_S: Final = 2.0
 """For connections to take what is under way, once the drain is over."""
 
@@ -72,6 +73,8 @@ async def serve(
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
     )
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()

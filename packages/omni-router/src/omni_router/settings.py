@@ -59,7 +59,7 @@ class Settings:
     """Where their logs are written."""
 
     policy: PolicyName = "least_load"
-    affinity: tuple[Affinity, ...] = ("session", "voice", "prefix")
+    affinity: tuple[Affinity, ...] = ("voice", "session", "prefix")
     """What keeps requests together; the first that a request has counts."""
     imbalance: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.5
     """Times its share of all requests that affinity may give a worker."""
@@ -117,20 +117,24 @@ def read(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     for name, value in flags.items():
         if value is not None:
             given[name], where[name] = value, "--" + name.replace("_", "-")
+            where["workers"] = "--worker" if name == "workers" else where.get("workers", "")
     problems: list[str] = []
-    found = {name: _convert(name, value, where[name], problems) for name, value in given.items()}
-    settings = Settings()
-    if not problems:
-        settings = replace(settings, **found)
-        settings = replace(settings, workers=_named(settings.workers, problems))
-        problems += _contradictions(settings)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        try:
+            found[name] = _convert(name, value, is_typed=where[name].startswith("--"))
+        except ConfigError as exc:
+            problems.append(f"{where[name]}{exc}")
+    settings = replace(Settings(), **found)
+    settings = replace(settings, workers=_named(settings.workers, problems))
+    problems += _contradictions(settings)
     if problems:
         raise ConfigError("\n".join(problems))
     return settings
 
 
 def worker_named(spec: WorkerSpec) -> WorkerSpec:
-    """With its name, and no slash at the end of its URL; ConfigError if it is no URL of a worker."""
+    """With its name, and no slash at the end of its URL; ConfigError if that is none."""
     url = urlsplit(spec.url)
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
         raise ConfigError(f"{spec.url!r} is no URL of a worker; one is http://127.0.0.1:8000")
@@ -156,19 +160,19 @@ def _read_file(file: Path) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
-def _convert(name: str, value: Any, where: str, problems: list[str]) -> Any:
+def _convert(name: str, value: Any, *, is_typed: bool) -> Any:
+    """A setting's value; ConfigError if it is none, or there is no such setting. What is typed on
+    the command line is text, where YAML has numbers."""
     if name not in _TYPES:
         near = difflib.get_close_matches(name, _NAMES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_NAMES)}"
-        problems.append(f"{where} is no setting; {hint}")
-        return None
+        raise ConfigError(f" is no setting; {hint}")
     if name == "workers" and isinstance(value, list | tuple):
         value = [{"url": worker} if isinstance(worker, str) else worker for worker in value]
     try:
-        return msgspec.convert(value, _TYPES[name])
+        return msgspec.convert(value, _TYPES[name], strict=not is_typed)
     except msgspec.ValidationError as exc:
-        problems.append(f"{where}: {exc}")
-        return None
+        raise ConfigError(f": {exc}") from exc
 
 
 def _named(workers: tuple[WorkerSpec, ...], problems: list[str]) -> tuple[WorkerSpec, ...]:

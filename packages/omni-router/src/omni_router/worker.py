@@ -80,6 +80,8 @@ class Worker:
     """Requests that this router has sent it and that have not ended."""
     reported: int = 0
     """Requests in its stages and its queue, of all routers, as it said last."""
+    said: Mapping[str, float] = field(default_factory=dict)
+    """{name: value} of its metrics, as it said last."""
     in_flight_then: int = 0
     """`in_flight` when it said so."""
     requests: int = 0

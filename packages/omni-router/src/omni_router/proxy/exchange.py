@@ -27,17 +27,31 @@ _EVENTS: Final = "text/event-stream"
 _EVENT_END: Final = b"\n\n"
 _UNBEGUN: Final = frozenset({"not_ready", "draining", "paused", "overloaded"})
 """Codes with which a worker says that it has not begun a request."""
-_SERVICE_UNAVAILABLE: Final = 503
+_AUDIO_ID: Final = ".audio.id"
+"""End of the `param` of a spoken reply that a worker does not know."""
+_BAD_REQUEST: Final = 400
+_UNAVAILABLE: Final = 503
+_MAY_BE_UNBEGUN: Final = (_BAD_REQUEST, _UNAVAILABLE)
+_BODILESS: Final = (204, 304)
 _IDEMPOTENT: Final = ("GET", "HEAD")
 
 
 class NotBegunError(Exception):
     """The worker has not begun the request: another may get it."""
 
-    def __init__(self, why: str, *, is_fault: bool, answer: web.Response | None = None) -> None:
-        """`is_fault`: the worker could not be reached. `answer`: what it said, if it could."""
+    def __init__(
+        self,
+        why: str,
+        *,
+        is_fault: bool = False,
+        is_elsewhere: bool = False,
+        answer: web.Response | None = None,
+    ) -> None:
+        """`is_fault`: the worker could not be reached. `is_elsewhere`: another has what the request
+        names. `answer`: what the worker said, if it could."""
         super().__init__(why)
         self.is_fault = is_fault
+        self.is_elsewhere = is_elsewhere
         self.answer = answer
 
 
@@ -133,7 +147,7 @@ class Exchange:
         length = response.content_length
         is_whole = False
         try:
-            if length is not None and length <= SMALL_BYTES:
+            if response.status in _BODILESS or (length is not None and length <= SMALL_BYTES):
                 out: web.StreamResponse = await self._small(response)
             else:
                 out = await self._relay(response)
@@ -154,10 +168,18 @@ class Exchange:
         answer = web.Response(
             body=data, status=response.status, reason=response.reason, headers=headers
         )
-        refused = response.status == _SERVICE_UNAVAILABLE and _code(data) in _UNBEGUN
-        if refused and self._asked.body.can_repeat:
-            raise NotBegunError(_code(data), is_fault=False, answer=answer)
+        if response.status in _MAY_BE_UNBEGUN and self._asked.body.can_repeat:
+            self._check_begun(answer, data)
         return answer
+
+    def _check_begun(self, answer: web.Response, data: bytes) -> None:
+        """NotBegunError if the answer says that another worker may do better."""
+        error = _error_in(data)
+        if answer.status == _UNAVAILABLE and error.code in _UNBEGUN:
+            raise NotBegunError(error.code, answer=answer)
+        is_audio = self._asked.body.needs.names_audio and (error.param or "").endswith(_AUDIO_ID)
+        if answer.status == _BAD_REQUEST and is_audio:
+            raise NotBegunError("unknown audio id", is_elsewhere=True, answer=answer)
 
     async def _relay(self, response: aiohttp.ClientResponse) -> web.StreamResponse:
         out = web.StreamResponse(
@@ -195,18 +217,19 @@ class Exchange:
 
 class _Error(msgspec.Struct):
     code: str | None = None
+    param: str | None = None
 
 
 class _Envelope(msgspec.Struct):
     error: _Error
 
 
-def _code(data: bytes) -> str:
-    """Of an OpenAI error object."""
+def _error_in(data: bytes) -> _Error:
+    """An OpenAI error object; an empty one if it is none."""
     try:
-        return msgspec.json.decode(data, type=_Envelope).error.code or ""
+        return msgspec.json.decode(data, type=_Envelope).error
     except (msgspec.DecodeError, RecursionError):
-        return ""
+        return _Error()
 
 
 def _told(error: Exception) -> str:
