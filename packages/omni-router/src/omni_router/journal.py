@@ -95,10 +95,11 @@ class Journal:
             file.write(msgspec.json.encode(_Book(update=update)))
             file.flush()
             os.fsync(descriptor)
-        os.replace(unfinished, self._path)
-        self._sync_directory()
+        self._move(unfinished)
 
-    def _sync_directory(self) -> None:
+    def _move(self, unfinished: Path) -> None:
+        """From here on it is what the journal says."""
+        os.replace(unfinished, self._path)
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)

@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -19,9 +20,11 @@ from aiohttp import web
 from omni_router.access import OnAccess, look_away
 from omni_router.app import App
 from omni_router.errors import ConfigError
+from omni_router.journal import Journal
 from omni_router.keys import Keys
 from omni_router.router import Router
 from omni_router.settings import Settings
+from omni_router.weights import Weights, routes
 
 READY: Final = "Omni router is ready on "
 """What precedes the URL on the line that says so."""
@@ -67,9 +70,11 @@ async def serve(
     """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills."""
     tls = tls_of(settings)
     router = Router(settings, keys)
+    # Before the first worker is heard of: who must not serve never does.
+    weights = None if settings.journal is None else Weights(router, Journal(Path(settings.journal)))
     await router.start()
     server = web.Server(
-        App(router, on_access).handle,
+        App(router, on_access, routes(router, weights)).handle,
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
