@@ -45,7 +45,7 @@ from omni_ming.preprocess.rules import Rules
 from omni_ming.preprocess.settings import load_settings
 from omni_ming.preprocess.tokenizer import TextTokenizer
 from omni_ming.preprocess.voice import VoiceRecordings
-from omni_ming.speech_text.front_end import utterances
+from omni_ming.speech_text.front_end import has_speech
 
 LONGEST_READING = 20_000
 """Characters of a text to read aloud, which is about an hour of speech."""
@@ -113,7 +113,7 @@ class Preprocessor:
                 "one request",
                 param="read_aloud",
             )
-        if not utterances(text):
+        if not has_speech(text):
             raise RequestError(
                 "the text has nothing to say: no letter and no digit", param="read_aloud"
             )

@@ -138,3 +138,9 @@ def utterances(text: str) -> list[Utterance]:
     """Of a whole text."""
     front_end = FrontEnd()
     return [*front_end.push(text), *front_end.flush()]
+
+
+def has_speech(text: str) -> bool:
+    """Whether a whole text has utterances; reads no further than the first."""
+    front_end = FrontEnd()
+    return any(front_end.push(character) for character in text) or bool(front_end.flush())
