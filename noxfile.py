@@ -29,6 +29,7 @@ LOWEST = "constraints/lowest.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 
 MODELS = ("omni-qwen3", "omni-ming")
+FAMILIES = [name.removeprefix("omni-") for name in MODELS]  # see tests/families.py
 #: Each package and the siblings its wheel declares, in the order to install them.
 NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
 #: What the tests of a package need beyond the package: its own optional parts.
@@ -243,13 +244,13 @@ def clients(session: nox.Session) -> None:
     session.install("-q", NEWEST_OPENAI)
     apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
     asked = session.posargs or ["tests/clients"]
-    for family in ("qwen3", "ming"):
+    for family in FAMILIES:
         session.run("pytest", *apart, *asked, env=ONE_THREAD | {"OMNI_FAMILY": family})
 
 
 @nox.session
 def clients_apart(session: nox.Session) -> None:
-    """Put LiteLLM's proxy before a live server, and LiveKit's plugin, as they are released."""
+    """Put LiteLLM's proxy before live servers, and LiveKit's plugin, as they are released."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     programs = {
@@ -257,7 +258,9 @@ def clients_apart(session: nox.Session) -> None:
         for name, program in CLIENTS_APART.items()
     }
     files = [str(f) for name in CLIENTS_APART for f in Path("tests/clients").glob(f"test_{name}*")]
-    session.run("pytest", *sorted(files), *session.posargs, env=ONE_THREAD | programs)
+    for family in FAMILIES:
+        named = ONE_THREAD | programs | {"OMNI_FAMILY": family}
+        session.run("pytest", *sorted(files), *session.posargs, env=named)
 
 
 def environment_apart(session: nox.Session, name: str) -> Path:

@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 from openai import AsyncOpenAI
 
-from asked import FAMILY, MODEL
+from asked import MODEL
+from families import FAMILY
 from omni_core.media import wav_bytes
 
 RATE = 16_000
