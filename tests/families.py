@@ -40,6 +40,10 @@ class Family:
     """Which no raw prompt may have."""
     unspoken: tuple[str, ...] = ()
     """Texts without anything to say, which are refused."""
+    sound_tokens: int
+    """Of a second of sound that it hears."""
+    repeats_frames: bool
+    """A video may be sampled faster than it has frames."""
     tools: bool
     audio_in_video: bool
     clones_voices: bool
@@ -63,6 +67,8 @@ FAMILIES = {
             transcribe="Transcribe the English audio into text.",
             prompt="<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
             media_token="<|audio_pad|>",
+            sound_tokens=13,
+            repeats_frames=True,
             tools=True,
             audio_in_video=True,
             clones_voices=False,
@@ -81,6 +87,8 @@ FAMILIES = {
             "<role>HUMAN</role>{}<|role_end|><role>ASSISTANT</role>",
             media_token="<audioPatch>",
             unspoken=("\U0001f600", "..."),
+            sound_tokens=25,
+            repeats_frames=False,
             tools=False,
             audio_in_video=False,
             clones_voices=True,
