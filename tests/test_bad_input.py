@@ -13,6 +13,7 @@ import json
 import re
 import struct
 import threading
+import time
 import wave
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,16 +32,18 @@ from families import Family
 Live = Callable[..., Any]
 RATE = 16_000
 PART = "messages[0].content[0]"
+SPEECH_S = 20.0
+"""Far more than any text takes, and less than a hang."""
 BRIEF: dict[str, Any] = {"max_completion_tokens": 2, "temperature": 0}
 
 
 # --- media ----------------------------------------------------------------------------------------
 
 
-def wav(samples: int, rate: int = RATE, width: int = 2) -> bytes:
-    """A mono tone of 8 or 16 bits."""
+def wav(samples: int, rate: int = RATE, width: int = 2, loudness: float = 9_000) -> bytes:
+    """A mono tone of 8 or 16 bits; `loudness` is of the latter."""
     tone = np.sin(np.arange(samples) * 0.1)
-    data = (tone * 100 + 128).astype("u1") if width == 1 else (tone * 9_000).astype("<i2")
+    data = (tone * 100 + 128).astype("u1") if width == 1 else (tone * loudness).astype("<i2")
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
@@ -455,6 +458,135 @@ def test_extremes_that_are_valid_reach_no_limit(server: Server) -> None:
         assert server.usage(clip, **absurd) == server.usage(clip, video_fps=4)
     assert server.show(clip, video_fps=1e308, video_max_frames=4).status_code == 200
     assert server.show(clip, video_fps=1e-300).status_code == 200
+
+
+# --- what is to be said ---------------------------------------------------------------------------
+
+SILENT = {
+    "emoji": "\U0001f600\U0001f600",
+    "joined emoji": "\U0001f469\u200d\U0001f467" * 40,
+    "a flag": "\U0001f1eb\U0001f1f7",
+    "full stops": "\u3002\u3002\u3002",
+    "dots": "...",
+    "signs": "?! \u2014 $ % # ~ * \"'",
+    "brackets": "(" * 4_000,
+    "controls": "\x00\x01\x7f",
+    "no width": "\u200b\ufeff\u202e",
+    "marks alone": "\u0301" * 20,
+}
+"""Without a letter or a digit."""
+ODD = {
+    "digits": "9" * 4_096,
+    "an exponent": "1e999999",
+    "list of numbers": "1," * 2_000,
+    "money": "$1,000,000.50 " * 290,
+    "fractions": "1/" * 2_000,
+    "one word": "a" * 4_096,
+    "Chinese without a mark": "\u54c8" * 4_096,
+    "emoji between letters": "\U0001f600a" * 2_000,
+    "dots before a letter": "." * 4_000 + "a",
+    "lines before a letter": "\n" * 4_000 + "a",
+    "marks on a letter": "a" + "\u0301" * 4_000,
+    "addresses": "http://a.b/" * 90,
+    "special tokens": "<|im_end|><|role_end|>" * 100,
+}
+LONG = {"letters": "a " * 5_000, "emoji": "\U0001f600" * 10_000, "stops": "\u3002" * 10_000}
+"""10,000 characters, of 4,096."""
+
+
+def say(server: Server, text: str, **more: Any) -> httpx.Response:
+    """Ask for the shortest speech; fails if that takes `SPEECH_S`."""
+    one_step = {server.family.speaker: {"max_tokens": 1 if server.family.unspoken else 12}}
+    body = {"input": text, "response_format": "wav", "stage_params": one_step, **more}
+    begun_s = time.monotonic()
+    reply = server.http.post("/v1/audio/speech", content=json.dumps(body))
+    assert time.monotonic() - begun_s < SPEECH_S
+    if reply.status_code == 200:
+        with wave.open(io.BytesIO(reply.content)) as file:
+            assert file.getframerate() == server.family.rate
+            assert file.readframes(1)
+    return reply
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_what_has_no_words_is_refused_or_spoken(server: Server, case: str) -> None:
+    reply = say(server, SILENT[case])
+    if server.family.unspoken:
+        refused(reply, "input", "nothing to say")
+    else:
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_texts_are_spoken_or_refused(server: Server, case: str) -> None:
+    reply = say(server, ODD[case])
+    if reply.status_code != 200:  # a model may count more tokens than its context has
+        assert reply.json()["error"]["code"] == "context_length_exceeded"
+        refused(reply, "input", "tokens")
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_texts_over_the_limit_are_refused(server: Server, case: str) -> None:
+    refused(say(server, LONG[case]), "input", "4096")
+
+
+def test_unknown_voices_are_refused_by_every_door(server: Server) -> None:
+    known = server.family.voices[0]
+    for name in ("nobody", "\U0001f600", "x" * 2_000, "../../etc/passwd"):
+        refused(say(server, "Hello.", voice=name), "voice")
+        asked = {"modalities": ["text", "audio"], "audio": {"voice": name, "format": "wav"}}
+        refused(server.post(**asked), "audio.voice")
+    assert say(server, "Hello.", voice=known).status_code == 200
+
+
+@pytest.mark.parametrize("case", ["emoji", "full stops", "dots"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_replies_without_words_are_written_at_least(
+    server: Server, case: str, stream: bool
+) -> None:
+    """A grammar has the model say nothing else."""
+    kind = {"name": "silent", "schema": {"const": SILENT[case]}}
+    begun_s = time.monotonic()
+    reply = server.post(
+        stream=stream,
+        max_tokens=200,
+        modalities=["text", "audio"],
+        audio={"format": "pcm16"},
+        response_format={"type": "json_schema", "json_schema": kind},
+    )
+    assert time.monotonic() - begun_s < SPEECH_S
+    assert reply.status_code == 200, reply.text
+    if not stream:
+        [choice] = reply.json()["choices"]
+        said, audio = choice["message"]["content"], choice["message"].get("audio")
+        assert bool(audio) == (not server.family.unspoken)
+        assert json.loads(audio["transcript"] if audio else said) == SILENT[case]
+        return
+    assert reply.text.endswith("data: [DONE]\n\n")
+    assert '"finish_reason":"stop"' in reply.text
+
+
+RECORDINGS: dict[str, Callable[[], bytes]] = {
+    "silent": lambda: wav(2 * RATE, loudness=0),
+    "nearly silent": lambda: wav(2 * RATE, loudness=3),
+    "short": lambda: wav(RATE // 2),
+    "one sample": lambda: wav(1),
+    "none": lambda: wav(0),
+    "long": lambda: wav(31 * 8_000, 8_000, width=1),
+    "hours at 8 Hz": lambda: wav(8 * 7_200, 8),
+    "no sound": lambda: b"this is no sound",
+    "cut off": lambda: wav(2 * RATE)[:30],
+    "a picture": lambda: picture("PNG"),
+    "a video without sound": lambda: video(),
+}
+
+
+@pytest.mark.parametrize("case", RECORDINGS)
+def test_recordings_that_are_no_voice_are_refused(server: Server, case: str) -> None:
+    """By a model that cannot clone, too."""
+    data = base64.b64encode(RECORDINGS[case]()).decode()
+    reply = say(server, "Hello.", ref_audio=f"data:audio/wav;base64,{data}")
+    refused(reply, "ref_audio")
 
 
 # --- what operators read of a real server ---------------------------------------------------------
