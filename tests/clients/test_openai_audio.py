@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 
 from asked import BRIEF, MODEL, READING, RECORDINGS, VOICE, recorded, tone
+from families import FAMILY
 from heard import PCM_TOLERANCE, hear
 from in_process import Told
 
@@ -52,6 +53,24 @@ def test_speech_as_people_save_it(
         heard = hear(path.read_bytes(), "wav").samples
         assert len(heard) == len(expected)
         assert np.abs(heard - expected).max() <= PCM_TOLERANCE
+
+
+@pytest.mark.skipif(not FAMILY.clones_voices, reason="the model clones no voices")
+def test_a_voice_is_created_spoken_with_and_deleted(client: OpenAI, clip: bytes) -> None:
+    voice = client.audio.voices.create(
+        name="My new voice", audio_sample=("a.wav", clip, "audio/wav"), consent="cons_1234"
+    )
+    assert (voice.object, voice.name, voice.type) == ("audio.voice", "My new voice", "audio_sample")
+    asked: Any = {**READING, "response_format": "wav"}
+    with_it = hear(
+        client.audio.speech.create(**{**asked, "voice": {"id": voice.id}}).content, "wav"
+    )
+    without = hear(client.audio.speech.create(**asked).content, "wav")
+    few = min(len(with_it.samples), len(without.samples))
+    assert np.abs(with_it.samples[:few] - without.samples[:few]).max() > 0.01
+    assert client.audio.voices.delete(voice.id).deleted
+    with pytest.raises(NotFoundError):
+        client.audio.voices.delete(voice.id)
 
 
 async def test_sentences_are_spoken_at_once_by_the_asynchronous_client(

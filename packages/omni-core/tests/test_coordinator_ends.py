@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from omni_core.messages import AbortRequest, DataReady, Done, Emit, Released, To
 from omni_core.specs import Ref, StageConfig
 from omni_core.types import (
     AudioDelta,
+    Event,
     Finished,
     Modality,
     Request,
@@ -346,27 +348,47 @@ def test_a_warm_up_waits_for_no_turn() -> None:
 
 
 SOUND = AudioDelta(samples=np.zeros(1000, np.float32), sample_rate=24_000)
-"""4,256 bytes by our count."""
+"""42 ms, and 4,256 bytes by our count."""
 
 
-async def test_a_client_that_does_not_read_is_cut_off() -> None:
-    desk = Desk(unread=Unread(most_bytes=10_000))
+@pytest.mark.parametrize(
+    ("bounds", "event"),
+    [
+        pytest.param({"most_audio_s": 0.11}, SOUND, id="audio"),
+        pytest.param({"most_bytes": 10_000}, TextDelta(text=4000 * "x"), id="text"),
+    ],
+)
+async def test_a_client_that_does_not_read_is_cut_off(bounds: dict[str, Any], event: Event) -> None:
+    desk = Desk(unread=Unread(**bounds))
     active = desk.submit("a")
     for _ in range(5):
-        desk.tell(active, SOUND)
+        desk.tell(active, event)
         desk.tell(active, TextDelta(text="x"))
-        assert (await active.take()) == ([SOUND, TextDelta(text="x")], None)
+        assert (await active.take()) == ([event, TextDelta(text="x")], None)
     for _ in range(3):
-        desk.tell(active, SOUND)
+        assert not active.ended
+        desk.tell(active, event)
     assert isinstance(error_of(active), SlowClientError)
     assert desk.aborted() == ["a"]
-    desk.tell(active, SOUND)
+    desk.tell(active, event)
     assert active.events.collect() == []
+
+
+async def test_a_listener_may_be_behind_by_half_an_hour() -> None:
+    """In real time, of a reading that is made faster and told at any rate."""
+    desk = Desk()
+    active = desk.submit("a")
+    second = AudioDelta(samples=np.zeros(44_100, np.float32), sample_rate=44_100)
+    for _ in range(1800):
+        desk.tell(active, second)
+    assert not active.ended
+    desk.tell(active, second)
+    assert isinstance(error_of(active), SlowClientError)
 
 
 async def test_clients_that_do_not_read_are_cut_off_together() -> None:
     """Replies that ended long ago count: the client with the most to read loses it."""
-    unread = Unread[Active](most_bytes=20_000, most_of_all_bytes=30_000)
+    unread = Unread[Active](most_audio_s=0.2, most_of_all_bytes=30_000)
     desk = Desk(unread=unread)
     ended = desk.submit("ended")
     for _ in range(4):

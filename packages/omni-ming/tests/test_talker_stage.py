@@ -222,6 +222,40 @@ def test_a_request_holds_no_more_rows_than_it_may(parts: Parts) -> None:
     assert max(sizes) == 2
 
 
+def test_utterances_made_and_not_heard_count(parts: Parts) -> None:
+    """Behind a long one, short ones do not pile up."""
+    stage = Stage(parts, at_once=2)
+    ahead: list[int] = []
+    step = stage.engine.step
+
+    def counted() -> Any:
+        begun = int(stage.scheduler.stats()["utterances"])
+        ahead.append(begun - len(stage.vae.ended))
+        return step()
+
+    stage.engine.step = counted  # type: ignore[method-assign]
+    asked: list[Any] = [Work("r", params(1), {})]
+    texts = ["公园里有很多人，大家都很开心，今天天气很好。", *["好。"] * 6]
+    asked += [Chunk("r", "segmenter", Utterance(text=t, continues=True)) for t in texts]
+    stage.speak([*asked, ChunksDone("r", "segmenter")], "r")
+    assert max(ahead) == 2
+
+
+def test_the_loop_sleeps_while_the_engine_waits_for_company(parts: Parts) -> None:
+    """Utterances that may not begin yet keep nobody awake."""
+    stage = Stage(parts, at_once=1, coalesce_ms=300)
+    turns: list[bool] = []
+    runnable = stage.engine.runnable
+
+    def counted() -> bool:
+        turns.append(runnable())
+        return turns[-1]
+
+    stage.engine.runnable = counted  # type: ignore[method-assign]
+    stage.speak(items("r", TEXT, params(1)), "r")
+    assert turns.count(False) < 50
+
+
 def test_a_new_request_does_not_wait_for_the_later_utterances_of_others(parts: Parts) -> None:
     """Where the engine is full, only those enter that are heard next."""
     stage = Stage(parts, at_once=8, max_running=2)

@@ -278,8 +278,8 @@ class Coordinator:
             slowest.events.collect()
             self._unread.clear(slowest)
             error = SlowClientError(
-                "too much of the reply is unread (32 MiB, or less when many clients do not read); "
-                "read it while it is made"
+                "too much of the reply is unread (half an hour of audio, 32 MiB of anything else, "
+                "or less when many clients do not read); read it while it is made"
             )
             if slowest.ended:
                 slowest.events.put(error)

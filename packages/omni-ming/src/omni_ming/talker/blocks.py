@@ -17,6 +17,7 @@ from omni_core.layers.rotary import RotaryTables
 from omni_ming.talker.config import TransformerConfig
 
 NORM_EPS = 1e-6
+EVERY_ROW = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,17 @@ class Block:
             heads=config.heads,
         )
 
-    def __call__(self, x: torch.Tensor, tables: RotaryTables) -> torch.Tensor:
-        """Sequences (B, n, hidden) to (B, n, hidden)."""
+    def __call__(
+        self, x: torch.Tensor, tables: RotaryTables, kept: slice = EVERY_ROW
+    ) -> torch.Tensor:
+        """Sequences (B, n, hidden) to their rows `kept` (B, k, hidden), which have seen all."""
         rows = self.qkv(self.attention_norm(x)).view(*x.shape[:2], 3 * self.heads, -1)
         unturned, values = rows.split_with_sizes([2 * self.heads, self.heads], dim=-2)
         queries, keys = tables(unturned).chunk(2, dim=-2)
         attended = F.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+            queries[:, kept].transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
         )
-        x = x + self.output(attended.transpose(1, 2).flatten(2))
+        x = x[:, kept] + self.output(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
 
 
@@ -117,9 +120,10 @@ class Blocks:
 
     def __call__(self, x: torch.Tensor, kept: slice) -> torch.Tensor:
         """Sequences (B, n, hidden) to the outputs (B, k, outputs) of the rows `kept`."""
-        for block in self.blocks:
+        *blocks, final = self.blocks
+        for block in blocks:
             x = block(x, self.tables)
-        return self.last(self.norm(x[:, kept]))
+        return self.last(self.norm(final(x, self.tables, kept)))
 
 
 def _pairs_apart(config: TransformerConfig, device: torch.device) -> torch.Tensor:

@@ -212,9 +212,10 @@ class TalkerRunner:
         self._history.index_copy_(
             0, places, torch.cat([history[:, self.config.patch :], patches], dim=1)
         )
-        for speech, patch in zip(speeches, patches, strict=True):
+        apart = [patch.clone() for patch in patches]  # kept for longer than those of the others
+        for speech, patch in zip(speeches, apart, strict=True):
             speech.patches.append(patch)
-        return list(patches)
+        return apart
 
     def text(self, token_ids: list[int]) -> str:
         """Patches have no text, so stop strings never match."""

@@ -69,7 +69,7 @@ class _Speech:
     script: Script
     waiting: deque[Utterance] = field(default_factory=deque)
     lines: deque[_Spoken] = field(default_factory=deque)
-    """Those under way, in the order of the text."""
+    """Those under way, in the order of the text: made, or made and not heard yet."""
     begun: int = 0
     """Utterances that have entered the engine."""
     patches: int = 0
@@ -78,11 +78,6 @@ class _Speech:
     complete: bool = False
     """All utterances are known."""
     cut: bool = False
-
-    @property
-    def speaking(self) -> int:
-        """Utterances in the engine."""
-        return sum(not line.ended for line in self.lines)
 
 
 class SpeechScheduler:
@@ -101,7 +96,7 @@ class SpeechScheduler:
         at_once: int,
         more_stats: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """At most `at_once` utterances of a request are in the engine at a time. `more_stats` are
+        """At most `at_once` utterances of a request are under way at a time. `more_stats` are
         numbers of whatever the runner uses; `stats` adds them to its own."""
         self._engine = engine
         self._director = director
@@ -141,8 +136,8 @@ class SpeechScheduler:
 
     def _receive(self, inbox: Inbox, outbox: Outbox) -> bool:
         """Take what has come, waiting while there is nothing to do. False to leave."""
-        wanted = any(speech.waiting for speech in self._speeches.values())
-        idle = not (wanted or self._engine.runnable() or any(self._audible()))
+        startable = next(self._startable(), None) is not None
+        idle = not (startable or self._engine.runnable() or any(self._audible()))
         timeout_s = self._engine.wakes_in_s() if idle else None
         items = inbox.drain(block=idle, timeout_s=timeout_s)
         return all(self._take(item, outbox) for item in items)
@@ -188,19 +183,17 @@ class SpeechScheduler:
 
     def _begin(self, outbox: Outbox) -> None:
         """Hand utterances to the engine, first those that are heard next."""
-        speeches = list(self._speeches.values())
-        for speech in speeches:
-            if speech.waiting and not speech.lines:
-                self._add(speech, outbox)
+        while (speech := next(self._startable(), None)) is not None:
+            self._add(speech, outbox)
+
+    def _startable(self) -> Iterator[_Speech]:
+        """Who may hand an utterance to the engine now."""
+        speeches = self._speeches.values()
+        yield from (speech for speech in speeches if speech.waiting and not speech.lines)
         if any(speech.lines and not speech.sounds for speech in speeches):
             return  # what is made ahead makes the steps of those longer who wait for a first sound
-        for speech in speeches:
-            while (
-                speech.waiting
-                and speech.speaking < self._at_once
-                and len(self._speaking) < self._engine.max_running
-            ):
-                self._add(speech, outbox)
+        if len(self._speaking) < self._engine.max_running:
+            yield from (s for s in speeches if s.waiting and len(s.lines) < self._at_once)
 
     def _add(self, speech: _Speech, outbox: Outbox) -> None:
         work, text = speech.work, speech.waiting.popleft()["text"]
