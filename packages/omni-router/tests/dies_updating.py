@@ -1,5 +1,5 @@
-"""`python dies_updating.py JOURNAL WHERE COUNT NAME=URL ...`: updates weights, and kills itself at the
-COUNT-th write of the journal: before it, in the middle or after it."""
+"""`python dies_updating.py JOURNAL WHERE COUNT NAME=URL ...`: updates weights, and kills itself at
+the COUNT-th write of the journal: before it, in the middle or after it."""
 
 from __future__ import annotations
 
