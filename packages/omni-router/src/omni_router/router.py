@@ -16,7 +16,7 @@ from typing import Final
 import aiohttp
 
 from omni_router.admission import Admission, Bounds
-from omni_router.errors import ConflictError, NotFoundError
+from omni_router.errors import ConfigError, ConflictError, NotFoundError
 from omni_router.fleet import Fleet
 from omni_router.health import Hysteresis, Watch
 from omni_router.keys import Keys
@@ -200,7 +200,10 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
     trusted: ssl.SSLContext | bool = True
     if settings.worker_ca is not None:
         trusted = ssl.create_default_context()
-        trusted.load_verify_locations(settings.worker_ca)
+        try:
+            trusted.load_verify_locations(settings.worker_ca)
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigError(f"--worker-ca: {settings.worker_ca} cannot be used: {exc}") from exc
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout_s),

@@ -68,14 +68,7 @@ async def serve(
     tls = tls_of(settings)
     router = Router(settings, keys)
     await router.start()
-    server = web.Server(
-        App(router, on_access).handle,
-        handler_cancellation=True,
-        auto_decompress=False,
-        access_log=None,
-        max_line_size=_LINE_BYTES,
-        max_field_size=_LINE_BYTES,
-    )
+    server = http_server(App(router, on_access))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
@@ -88,6 +81,18 @@ async def serve(
     finally:
         await runner.cleanup()
         await router.close()
+
+
+def http_server(app: App) -> web.Server[web.BaseRequest]:
+    """What answers connections; who leaves has the rest of its request cancelled."""
+    return web.Server(
+        app.handle,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
+    )
 
 
 async def _until_asked(router: Router) -> None:
