@@ -66,7 +66,7 @@ class ScriptedWorker:
     name: str = ""
     url: str = ""
     server: asyncio.Server | None = None
-    http: web.Server[web.BaseRequest] | None = None
+    http: web.Server | None = None
 
     async def start(self, port: int = 0) -> None:
         """Listen."""

@@ -240,7 +240,7 @@ async def test_the_log_has_the_worker_and_where_the_time_went(
     assert first["route"] == "/v1/chat/completions"
     assert 0 <= first["queue_ms"] <= first["asked_ms"] <= first["head_ms"] <= first["ms"] < 5000
     assert len(first["client"]) == 16
-    assert "k" != first["client"]
+    assert first["client"] != "k"
     assert (second["status"], second["code"]) == (404, "model_not_found")
     assert "worker" not in third
     assert third["client"] == "127.0.0.1"

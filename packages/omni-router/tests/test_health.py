@@ -115,7 +115,7 @@ async def test_a_silent_worker_is_cut_in_the_end_and_one_that_answers_is_not(
 ) -> None:
     one, worker, _ = watch(session, cut_after_s=0.05)
     cut: list[int] = []
-    worker.cuts[object()] = lambda: cut.append(1)
+    worker.cuts[object()] = lambda why: cut.append(1)
     one.hear(SILENT)
     assert not cut
     time.sleep(0.06)

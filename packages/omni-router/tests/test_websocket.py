@@ -150,6 +150,13 @@ async def test_a_removed_worker_ends_its_sessions(scripted: Any, routed: Any) ->
         assert await ended(socket) == 1011
 
 
+async def test_a_router_that_ends_says_so(scripted: Any, routed: Any) -> None:
+    one = await routed(await scripted(echo()), drain_timeout_s=0)
+    async with one.client.ws_connect(one.url + REALTIME) as socket:
+        await one.router.drain_all()
+        assert await ended(socket) == 1001
+
+
 async def test_a_refusal_is_the_workers_own(scripted: Any, routed: Any) -> None:
     async def refuse(request: web.BaseRequest) -> web.Response:
         body = {"error": {"message": "of the worker", "code": "overloaded"}}

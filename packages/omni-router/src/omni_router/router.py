@@ -34,6 +34,7 @@ _BUFFER_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 0.05
 """Between looks whether a worker has nothing to do any more."""
 _LINE_BYTES: Final = 64 * 1024
+GOING_AWAY: Final = "the router is shutting down"
 AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that a client library would add."""
 
@@ -81,8 +82,17 @@ class Router:
         for spec in self.settings.workers:
             self.add(spec)
 
+    async def drain_all(self) -> None:
+        """Refuse new requests, and wait for those that are here; what outlasts the limit is cut."""
+        self.is_draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_timeout_s):
+                await self.admission.empty()
+        for worker in self.fleet:
+            worker.cut_all(GOING_AWAY)
+
     async def close(self) -> None:
-        """Break all off."""
+        """Stop watching workers, and break all off."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -146,7 +156,7 @@ class Router:
         del self._watches[worker]
         self._tasks.pop(worker).cancel()
         self.metrics.forget(name)
-        cut = worker.cut_all()
+        cut = worker.cut_all("it was removed")
         self.admission.serve()  # who waits for it must be told
         return cut
 

@@ -6,7 +6,6 @@ Knows sockets, signals and shutdown. The port answers from the first moment, wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -75,15 +74,13 @@ async def serve(
         await web.SockSite(runner, listener, ssl_context=tls).start()
         announce(f"{READY}{url_of(listener, tls=tls is not None)}")
         await _until_asked(router)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await router.admission.empty()
+        await router.drain_all()
     finally:
         await runner.cleanup()
         await router.close()
 
 
-def http_server(app: App) -> web.Server[web.BaseRequest]:
+def http_server(app: App) -> web.Server:
     """What answers connections; who leaves has the rest of its request cancelled."""
     return web.Server(
         app.handle,
