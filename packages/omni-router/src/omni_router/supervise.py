@@ -35,7 +35,7 @@ class Patience:
     """A life as long as this ends a row of deaths."""
     deaths: int = 5
     """So many in a row are a crash loop."""
-    first_s: float = 0.2
+    first_s: float = 0.1
     """Before the first new start; twice as long before each one after it."""
     longest_s: float = 10.0
     loop_pause_s: float = 60.0

@@ -1,4 +1,4 @@
-"""The command omni-router, with `plain_worker.py` in the place of `omni`: python launching.py ..."""
+"""The command omni-router with `plain_worker.py` in the place of `omni`; the same arguments."""
 
 from __future__ import annotations
 

@@ -75,6 +75,12 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def say(line: str) -> None:
+    """To the log."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     options = argparse.ArgumentParser()
@@ -87,13 +93,13 @@ def main() -> None:
     options.add_argument("--ignores-sigterm", action="store_true")
     options.add_argument("--has-a-child", action="store_true")
     asked = options.parse_args()
-    print(asked.says, flush=True)
+    say(asked.says)
     if asked.dies_after is not None:
         time.sleep(asked.dies_after)
         sys.exit(3)
     if asked.has_a_child:
         child = subprocess.Popen(["sleep", "300"])
-        print(f"child {child.pid}", flush=True)
+        say(f"child {child.pid}")
     Answers.answers_after_s = asked.answers_after
     server = Server((asked.host, asked.port), Answers)
     if asked.ignores_sigterm:
@@ -101,7 +107,7 @@ def main() -> None:
     else:
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()
-    print("it has ended in order", flush=True)
+    say("it has ended in order")
 
 
 if __name__ == "__main__":
