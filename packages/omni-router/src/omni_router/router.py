@@ -123,6 +123,16 @@ class Router:
         self._watches[worker].look()
         return worker
 
+    def adjust(self, spec: WorkerSpec) -> Worker:
+        """A worker more, or another weight and bound of one that is there and goes on as it is;
+        ConflictError if another URL has its name."""
+        worker = next((one for one in self.fleet if one.name == spec.name), None)
+        if worker is None or worker.url != spec.url:
+            return self.add(spec)
+        worker.max_in_flight, worker.weight = self._share(spec), spec.weight
+        self.admission.serve()
+        return worker
+
     def drain(self, name: str) -> Worker:
         """Send a worker nothing new; NotFoundError if there is none of this name."""
         worker = self.fleet.get(name)

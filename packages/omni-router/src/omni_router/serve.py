@@ -41,12 +41,17 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
             (host, port), family=family, backlog=_BACKLOG, reuse_port=shared
         )
     except OSError as exc:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port or "
-            "--host, or stop what is using it"
-        ) from exc
+        raise cannot_listen(host, port, exc) from exc
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def cannot_listen(host: str, port: int, why: OSError) -> ConfigError:
+    """What to say of an address that cannot be had."""
+    return ConfigError(
+        f"cannot listen on {host}:{port}: {why.strerror or why}; choose another --port or "
+        "--host, or stop what is using it"
+    )
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
@@ -56,17 +61,26 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     return f"{'https' if tls else 'http'}://{place}"
 
 
+def ignore(router: Router) -> None:
+    """What SIGHUP does to a router without a file to read again."""
+
+
 async def serve(
     settings: Settings,
     keys: Keys,
     listener: socket.socket,
     announce: Callable[[str], None],
     on_access: OnAccess = look_away,
+    on_hangup: Callable[[Router], None] = ignore,
 ) -> None:
-    """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills."""
+    """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills.
+
+    SIGHUP calls `on_hangup`.
+    """
     tls = tls_of(settings)
     router = Router(settings, keys)
     await router.start()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, router)
     server = http_server(App(router, on_access))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
