@@ -30,10 +30,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 MODELS = ("omni-qwen3", "omni-ming")
 #: Each package and the siblings its wheel declares, in the order to install them.
-NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
+NEEDS = {
+    "omni-core": (),
+    **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",)),
+    "omni-router": (),
+}
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {"omni-core": "[grammar,hub,media,templates,testing,torch]", "omni-server": "[realtime]"}
-EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}  # of what runs
+#: Of what runs without torch.
+EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": "", "omni-router": ""}
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with, and so do those across packages.
@@ -245,6 +250,23 @@ def clients(session: nox.Session) -> None:
     asked = session.posargs or ["tests/clients"]
     for family in ("qwen3", "ming"):
         session.run("pytest", *apart, *asked, env=ONE_THREAD | {"OMNI_FAMILY": family})
+
+
+@nox.session
+def clients_routed(session: nox.Session) -> None:
+    """The same through a router before two servers."""
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
+    session.install("-q", NEWEST_OPENAI)
+    apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
+    asked = session.posargs or ["tests/clients"]
+    session.run("pytest", *apart, *asked, env=ONE_THREAD | {"OMNI_ROUTED": "1"})
+
+
+@nox.session
+def router_soak(session: nox.Session) -> None:
+    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for a short one."""
+    install(session, "omni-router")
+    session.run("python", "tests/router/soak.py", *session.posargs)
 
 
 @nox.session

@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -18,9 +19,11 @@ from aiohttp import web
 from omni_router.access import OnAccess, look_away
 from omni_router.app import App
 from omni_router.errors import ConfigError
+from omni_router.journal import Journal
 from omni_router.keys import Keys
 from omni_router.router import Router
 from omni_router.settings import Settings
+from omni_router.weights import Weights, routes
 
 READY: Final = "Omni router is ready on "
 """What precedes the URL on the line that says so."""
@@ -79,9 +82,11 @@ async def serve(
     """
     tls = tls_of(settings)
     router = Router(settings, keys)
+    # Before the first worker is heard of: who must not serve never does.
+    weights = None if settings.journal is None else Weights(router, Journal(Path(settings.journal)))
     await router.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, router)
-    server = http_server(App(router, on_access))
+    server = http_server(App(router, on_access, routes(router, weights)))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
