@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import uvloop
 
@@ -12,6 +13,8 @@ from omni_router.access import access_log as open_access_log
 from omni_router.errors import ConfigError
 from omni_router.keys import Keys, read_keys, warn_if_open
 from omni_router.options import parse
+from omni_router.processes import Parent
+from omni_router.reload import Reload
 from omni_router.serve import bind, serve
 from omni_router.settings import Settings, read
 
@@ -24,23 +27,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed = vars(parse(sys.argv[1:] if arguments is None else arguments))
     config, api_keys = typed.pop("config"), typed.pop("api_key")
     try:
-        run(read(config, typed), api_keys or [])
+        status = run(partial(read, config, typed), api_keys or [])
     except ConfigError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"omni-router: {line}\n")
         raise SystemExit(BAD_USAGE) from None
+    raise SystemExit(status)
 
 
-def run(settings: Settings, typed_keys: Sequence[str] = ()) -> None:
-    """Route until a signal; ConfigError for what cannot be served."""
+def run(read_settings: Callable[[], Settings], typed_keys: Sequence[str] = ()) -> int:
+    """Route until a signal; the exit status. ConfigError for what cannot be served.
+
+    `read_settings` is called again at SIGHUP.
+    """
+    settings = read_settings()
     logging.basicConfig(format=LOG_FORMAT, level=settings.log_level.upper())
     keys = keys_of(settings, typed_keys)
     warn_if_open(keys, settings.host, settings.port)
+    if settings.launch or settings.processes > 1:
+        return Parent(settings, keys, read_settings, announce).run()
+    reload = Reload(settings, read_settings)
     with (
-        bind(settings.host, settings.port, shared=settings.processes > 1) as listener,
+        bind(settings.host, settings.port) as listener,
         open_access_log(settings.access_log) as on_access,
     ):
-        uvloop.run(serve(settings, keys, listener, announce, on_access))
+        uvloop.run(serve(settings, keys, listener, announce, on_access, reload))
+    return 0
 
 
 def announce(line: str) -> None:

@@ -6,7 +6,6 @@ Knows sockets, signals and shutdown. The port answers from the first moment, wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -45,12 +44,17 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
             (host, port), family=family, backlog=_BACKLOG, reuse_port=shared
         )
     except OSError as exc:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {exc.strerror or exc}; choose another --port or "
-            "--host, or stop what is using it"
-        ) from exc
+        raise cannot_listen(host, port, exc) from exc
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def cannot_listen(host: str, port: int, why: OSError) -> ConfigError:
+    """What to say of an address that cannot be had."""
+    return ConfigError(
+        f"cannot listen on {host}:{port}: {why.strerror or why}; choose another --port or "
+        "--host, or stop what is using it"
+    )
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
@@ -60,39 +64,51 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     return f"{'https' if tls else 'http'}://{place}"
 
 
+def ignore(router: Router) -> None:
+    """What SIGHUP does to a router without a file to read again."""
+
+
 async def serve(
     settings: Settings,
     keys: Keys,
     listener: socket.socket,
     announce: Callable[[str], None],
     on_access: OnAccess = look_away,
+    on_hangup: Callable[[Router], None] = ignore,
 ) -> None:
-    """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills."""
+    """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills.
+
+    SIGHUP calls `on_hangup`.
+    """
     tls = tls_of(settings)
     router = Router(settings, keys)
     # Before the first worker is heard of: who must not serve never does.
     weights = None if settings.journal is None else Weights(router, Journal(Path(settings.journal)))
     await router.start()
-    server = web.Server(
-        App(router, on_access, routes(router, weights)).handle,
-        handler_cancellation=True,
-        auto_decompress=False,
-        access_log=None,
-        max_line_size=_LINE_BYTES,
-        max_field_size=_LINE_BYTES,
-    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, router)
+    server = http_server(App(router, on_access, routes(router, weights)))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
         await web.SockSite(runner, listener, ssl_context=tls).start()
         announce(f"{READY}{url_of(listener, tls=tls is not None)}")
         await _until_asked(router)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await router.admission.empty()
+        await router.drain_all()
     finally:
         await runner.cleanup()
         await router.close()
+
+
+def http_server(app: App) -> web.Server:
+    """What answers connections; who leaves has the rest of its request cancelled."""
+    return web.Server(
+        app.handle,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
+    )
 
 
 async def _until_asked(router: Router) -> None:

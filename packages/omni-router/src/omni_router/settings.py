@@ -53,8 +53,8 @@ class Settings:
     """Workers to start on this machine."""
     launch_arguments: tuple[str, ...] = ()
     """Of `omni serve`, for each of them."""
-    gpus: tuple[str, ...] = ()
-    """Cards for these workers: each entry is what one of them sees, as in CUDA_VISIBLE_DEVICES."""
+    gpus: tuple[str | int, ...] = ()
+    """Cards of these workers, an entry for each: as in CUDA_VISIBLE_DEVICES, with + for commas."""
     log_dir: str | None = None
     """Where their logs are written."""
 
@@ -152,7 +152,8 @@ def _read_file(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--config: {file} cannot be read: {exc}") from exc
     except yaml.YAMLError as exc:
-        raise ConfigError(f"--config: {file} is no YAML: {exc}") from exc
+        where = " ".join(str(exc).split())
+        raise ConfigError(f"--config: {file} is no YAML: {where}") from exc
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -197,6 +198,7 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append("what follows -- is for workers to launch; say how many with --launch")
     if settings.gpus and not settings.launch:
         found.append("--gpus is for workers to launch; say how many with --launch")
-    if settings.processes > 1 and settings.port == 0:
-        found.append("--processes need a --port that they share; 0 gives each another")
+    bounds = ("max_in_flight", "max_in_flight_per_worker")
+    if low := [name for name in bounds if getattr(settings, name) < settings.processes]:
+        found.append(f"{low[0]} must be at least --processes: each has its share of it")
     return found
