@@ -183,8 +183,7 @@ async def test_a_large_body_is_forgotten_once_its_answer_streams(
         return response
 
     one = await routed(await scripted(stream))
-    body = json.dumps({"model": "m", "x": "y" * 3_000_000}).encode()
-    async with one.client.post(f"{one.url}/v1/x", data=body) as reply:
+    async with one.client.post(f"{one.url}/v1/x", json={"x": "y" * 3_000_000}) as reply:
         await reply.content.readany()
         held = [
             o for o in gc.get_objects() if getattr(type(o), "__name__", "") == "Whole" and o.data
