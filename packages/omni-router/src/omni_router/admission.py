@@ -55,7 +55,8 @@ class Admission:
 
         RouterError of `choose`, or UnavailableError if the queue is full or took too long.
         """
-        if not self._waiting and (worker := self._take(choose)) is not None:
+        # Whoever waits cannot be served now, or would be: what is free is for this one.
+        if (worker := self._take(choose)) is not None:
             return worker
         if len(self._waiting) >= self._bounds.max_queue:
             raise UnavailableError(
@@ -70,7 +71,6 @@ class Admission:
         )
         self._waiting.append(waiter)
         self._waiting.sort(key=lambda one: one.order)
-        self.serve()  # whoever waits may wait for another model
         return await self._wait(waiter)
 
     def leave(self, worker: Worker) -> None:

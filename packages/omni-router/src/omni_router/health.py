@@ -140,7 +140,8 @@ class Watch:
             self._judge(heard)
         silent_s = time.monotonic() - self._reached_s
         if silent_s >= self._hysteresis.cut_after_s and self._worker.cuts:
-            log.warning("%d requests to %s are cut", self._worker.cut_all(), self._worker.name)
+            cut = self._worker.cut_all(heard.why)
+            log.warning("worker %s is silent: %d requests are cut", self._worker.name, cut)
 
     def _judge(self, heard: Heard) -> None:
         worker = self._worker

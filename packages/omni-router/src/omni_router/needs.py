@@ -17,6 +17,8 @@ PRIORITY_HEADER: Final = "x-priority"
 LOWEST: Final = 100
 """And the highest, without the sign."""
 REALTIME: Final = "/v1/realtime"
+MODEL: Final = "/v1/models/"
+"""Before the name of one."""
 CAPABILITY_OF: Final = {
     "/v1/audio/speech": "speech",
     "/v1/audio/transcriptions": "transcription",
@@ -91,7 +93,7 @@ _parts = msgspec.json.Decoder(list[_Part])
 def of_path(path: str, headers: Mapping[str, str], query: Mapping[str, str]) -> Needs:
     """What is known before the body."""
     return Needs(
-        model=query.get("model") if path == REALTIME else None,
+        model=query.get("model") if path == REALTIME else _model_in(path),
         capability=CAPABILITY_OF.get(path),
         session=next((headers[name] for name in SESSION_HEADERS if headers.get(name)), None),
         priority=_priority(headers.get(PRIORITY_HEADER, "")),
@@ -120,6 +122,10 @@ def of_json(known: Needs, body: bytes) -> Needs:
 def spelled(voice: str | None) -> str | None:
     """The name of a voice as it is compared."""
     return None if voice is None else voice.casefold()
+
+
+def _model_in(path: str) -> str | None:
+    return path.removeprefix(MODEL) or None if path.startswith(MODEL) else None
 
 
 def _inputs(read: _Body, messages: list[_Message]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from typing import Final
 import aiohttp
 
 from omni_router.admission import Admission, Bounds
-from omni_router.errors import ConflictError, NotFoundError
+from omni_router.errors import ConfigError, ConflictError, NotFoundError
 from omni_router.fleet import Fleet
 from omni_router.health import Hysteresis, Watch
 from omni_router.keys import Keys
@@ -34,6 +34,7 @@ _BUFFER_BYTES: Final = 256 * 1024
 _LOOK_S: Final = 0.05
 """Between looks whether a worker has nothing to do any more."""
 _LINE_BYTES: Final = 64 * 1024
+GOING_AWAY: Final = "the router is shutting down"
 AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that a client library would add."""
 
@@ -81,8 +82,17 @@ class Router:
         for spec in self.settings.workers:
             self.add(spec)
 
+    async def drain_all(self) -> None:
+        """Refuse new requests, and wait for those that are here; what outlasts the limit is cut."""
+        self.is_draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_timeout_s):
+                await self.admission.empty()
+        for worker in self.fleet:
+            worker.cut_all(GOING_AWAY)
+
     async def close(self) -> None:
-        """Break all off."""
+        """Stop watching workers, and break all off."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -156,7 +166,7 @@ class Router:
         del self._watches[worker]
         self._tasks.pop(worker).cancel()
         self.metrics.forget(name)
-        cut = worker.cut_all()
+        cut = worker.cut_all("it was removed")
         self.admission.serve()  # who waits for it must be told
         return cut
 
@@ -210,7 +220,10 @@ def _client(settings: Settings) -> aiohttp.ClientSession:
     trusted: ssl.SSLContext | bool = True
     if settings.worker_ca is not None:
         trusted = ssl.create_default_context()
-        trusted.load_verify_locations(settings.worker_ca)
+        try:
+            trusted.load_verify_locations(settings.worker_ca)
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigError(f"--worker-ca: {settings.worker_ca} cannot be used: {exc}") from exc
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout_s),

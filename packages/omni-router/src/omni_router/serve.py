@@ -6,7 +6,6 @@ Knows sockets, signals and shutdown. The port answers from the first moment, wha
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -83,14 +82,7 @@ async def serve(
     router = Router(settings, keys)
     await router.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, router)
-    server = web.Server(
-        App(router, on_access).handle,
-        handler_cancellation=True,
-        auto_decompress=False,
-        access_log=None,
-        max_line_size=_LINE_BYTES,
-        max_field_size=_LINE_BYTES,
-    )
+    server = http_server(App(router, on_access))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
@@ -98,12 +90,22 @@ async def serve(
             await web.SockSite(runner, one, ssl_context=tls).start()
         announce(f"{READY}{url_of(listener, tls=tls is not None)}")
         await _until_asked(router)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await router.admission.empty()
+        await router.drain_all()
     finally:
         await runner.cleanup()
         await router.close()
+
+
+def http_server(app: App) -> web.Server:
+    """What answers connections; who leaves has the rest of its request cancelled."""
+    return web.Server(
+        app.handle,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
+    )
 
 
 async def _until_asked(router: Router) -> None:

@@ -154,7 +154,8 @@ def _read_file(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"--config: {file} cannot be read: {exc}") from exc
     except yaml.YAMLError as exc:
-        raise ConfigError(f"--config: {file} is no YAML: {exc}") from exc
+        where = " ".join(str(exc).split())
+        raise ConfigError(f"--config: {file} is no YAML: {where}") from exc
     if found is None:
         return {}
     if not isinstance(found, dict):

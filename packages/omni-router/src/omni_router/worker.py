@@ -86,8 +86,8 @@ class Worker:
     """`in_flight` when it said so."""
     requests: int = 0
     """In all."""
-    cuts: dict[object, Callable[[], None]] = field(default_factory=dict)
-    """How to break each exchange with it off."""
+    cuts: dict[object, Callable[[str], None]] = field(default_factory=dict)
+    """How to break each exchange with it off; its client is told why."""
 
     @property
     def load(self) -> int:
@@ -115,9 +115,9 @@ class Worker:
         self.state = state
         return True
 
-    def cut_all(self) -> int:
+    def cut_all(self, why: str) -> int:
         """Break every exchange with it off; how many there were."""
         cuts = list(self.cuts.values())
         for cut in cuts:
-            cut()
+            cut(why)
         return len(cuts)

@@ -147,7 +147,8 @@ async def _read_form(
     if not boundary:
         raise BadRequestError("The form has no boundary in its Content-Type.")
     finder = FieldFinder(boundary, field)
-    kept = tempfile.SpooledTemporaryFile[bytes](max_size=LONG_BYTES)
+    kept: tempfile.SpooledTemporaryFile[bytes]
+    kept = tempfile.SpooledTemporaryFile(max_size=LONG_BYTES)  # noqa: SIM115 - `Flowing` closes it
     try:
         async for piece in content:
             kept.write(piece)

@@ -94,6 +94,8 @@ class Exchange:
         self._out: web.StreamResponse | None = None
         """Once the client has its head."""
         self._ends_an_event = True
+        self._cut = ""
+        """Why somebody here ends it, if they do."""
         self.lost = ""
         """Why the worker broke off after its first byte, if it did."""
         self.head_s: float | None = None
@@ -107,15 +109,19 @@ class Exchange:
         try:
             async with asyncio.timeout(None) as scope:
                 loop = asyncio.get_running_loop()
-                # Whoever finds the worker dead ends the scope.
-                self._worker.cuts[self] = lambda: scope.reschedule(loop.time())
+
+                def cut(why: str) -> None:
+                    self._cut = why
+                    scope.reschedule(loop.time())
+
+                self._worker.cuts[self] = cut
                 response = await self._begin()
                 self.head_s = loop.time()
                 return await self._answer(response)
         except TimeoutError:
             if self._out is None:
-                raise WorkerLostError(self._worker, self._worker.why) from None
-            return await self._break_off(self._out, self._worker.why)
+                raise WorkerLostError(self._worker, self._cut) from None
+            return await self._break_off(self._out, self._cut)
         finally:
             del self._worker.cuts[self]
 

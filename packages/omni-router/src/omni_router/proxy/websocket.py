@@ -22,6 +22,7 @@ from websockets.typing import Subprotocol
 
 from omni_router.proxy.exchange import NotBegunError
 from omni_router.proxy.headers import WORKER, passed_on
+from omni_router.router import GOING_AWAY
 from omni_router.worker import Worker
 
 PING_S: Final = 20.0
@@ -40,6 +41,8 @@ class Tunnel:
         self._worker = worker
         self._max_message_bytes = max_message_bytes
         self._open_timeout_s = open_timeout_s
+        self._cut = ""
+        """Why somebody here ends it, if they do."""
         self.lost = ""
         """Why the worker broke off, if it did."""
 
@@ -53,7 +56,12 @@ class Tunnel:
         theirs = await self._connect(request, target, headers)
         if isinstance(theirs, web.Response):
             return theirs
-        self._worker.cuts[self] = theirs.transport.abort
+
+        def cut(why: str) -> None:
+            self._cut = why
+            theirs.transport.abort()
+
+        self._worker.cuts[self] = cut
         try:
             ours = web.WebSocketResponse(
                 protocols=[theirs.subprotocol] if theirs.subprotocol else (),
@@ -116,8 +124,10 @@ class Tunnel:
 
     def _last_word(self, theirs: ClientConnection) -> dict[str, Any]:
         code, reason = theirs.close_code, theirs.close_reason or ""
+        if self._cut == GOING_AWAY:
+            return {"code": _GOING_AWAY, "message": self._cut.encode()}
         if code == _ABNORMAL:
-            self.lost = "it closed without a word"
+            self.lost = self._cut or "it closed without a word"
             return {"code": _INTERNAL_ERROR, "message": b"the worker is lost; connect again"}
         if code in _NO_CODE or code is None:
             return {}
