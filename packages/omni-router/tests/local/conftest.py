@@ -133,6 +133,7 @@ def launched(tmp_path: Path) -> Launcher:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                start_new_session=True,
                 env=os.environ | environment,
             ) as process,
         ):

@@ -81,13 +81,14 @@ def test_operators_are_told_to_change_the_file_and_sighup_reads_it(
         assert all(set(router.states()) == {"b"} for _ in range(TIMES))
 
 
-def test_sigterm_drains_all(launched: Launched, plain_worker: PlainWorker) -> None:
+def test_ctrl_c_drains_all(launched: Launched, plain_worker: PlainWorker) -> None:
     url = plain_worker("--answers-after", "1")
     with launched("--processes", "2", "--worker", url) as router, ThreadPoolExecutor(TIMES) as pool:
         router.until(lambda: all(router.are_ready(netloc(url)) for _ in range(TIMES)), "ready")
         replies = [pool.submit(router.chat) for _ in range(TIMES)]
         time.sleep(0.5)
-        assert router.end(signal.SIGTERM) == 0
+        os.killpg(router.process.pid, signal.SIGINT)  # as a terminal sends it: to all that it has
+        assert router.process.wait(20) == 0
         assert len({reply.result()["pid"] for reply in replies}) == 1
 
 
