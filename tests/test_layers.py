@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "omni-core": set(),
     "omni-ming": {"omni_core"},
     "omni-qwen3": {"omni_core"},
+    "omni-router": set(),
     "omni-server": {"omni_core"},
 }
 
@@ -56,6 +57,7 @@ FOR_OTHERS = {"websockets"}
 """What a dependency of ours uses if it is there: uvicorn."""
 IMPORT_NAMES = {"pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
 
+WITHOUT_MODELS = ("omni-core", "omni-router", "omni-server")
 MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]", re.IGNORECASE)
 
 
@@ -132,8 +134,8 @@ def test_every_part_of_core_has_a_layer() -> None:
     assert parts - {"__init__"} == set().union(*CORE_LAYERS)
 
 
-def test_core_and_server_reach_torch_only_where_they_may() -> None:
-    for package in ("omni-core", "omni-server"):
+def test_torch_is_reached_only_where_it_may_be() -> None:
+    for package in WITHOUT_MODELS:
         for path in sources(package):
             if any(name in path.as_posix() for name in TORCH_MODULES):
                 continue
@@ -141,8 +143,8 @@ def test_core_and_server_reach_torch_only_where_they_may() -> None:
                 assert module.partition(".")[0] not in {"torch", "transformers"}, path
 
 
-@pytest.mark.parametrize("package", ["omni-core", "omni-server"])
-def test_core_and_server_name_no_model(package: str) -> None:
+@pytest.mark.parametrize("package", WITHOUT_MODELS)
+def test_only_packages_of_models_name_one(package: str) -> None:
     for path in sources(package):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not MODEL_NAMES.search(line), f"{path}:{number} names a model: {line.strip()}"

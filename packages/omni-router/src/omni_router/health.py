@@ -49,6 +49,7 @@ _ASKED: Final = (
     WorkerState.DOWN,
 )
 """States that health decides; others are an operator's."""
+_TAKING: Final = (WorkerState.READY, WorkerState.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +168,8 @@ class Watch:
         if heard.started_at != worker.started_at:
             worker.epoch += 1
             worker.started_at = heard.started_at
+            if worker.state in _TAKING:  # nobody has noticed that it was away
+                worker.become(WorkerState.STARTING, "it has started again")
         worker.abilities = heard.abilities
         worker.said, worker.in_flight_then = heard.said, worker.in_flight
         worker.reported = round(sum(heard.said.get(name, 0.0) for name in _LOAD))

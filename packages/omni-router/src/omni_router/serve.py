@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -18,9 +20,11 @@ from aiohttp import web
 from omni_router.access import OnAccess, look_away
 from omni_router.app import App
 from omni_router.errors import ConfigError
+from omni_router.journal import Journal
 from omni_router.keys import Keys
 from omni_router.router import Router
 from omni_router.settings import Settings
+from omni_router.weights import Weights, routes
 
 READY: Final = "Omni router is ready on "
 """What precedes the URL on the line that says so."""
@@ -28,6 +32,9 @@ KILLED_BY_SIGINT: Final = 130
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG: Final = 2048
 _LINE_BYTES: Final = 64 * 1024
+_IDLE_S: Final = 75.0
+"""Until a client's connection without a request is closed: what balances load before us waits for
+60 s."""
 _LAST_WORDS_S: Final = 2.0
 """For connections to take what is under way, once the drain is over."""
 
@@ -78,11 +85,14 @@ async def serve(
 
     SIGHUP calls `on_hangup`. `more` are other sockets that listen.
     """
+    raise_file_limit()
     tls = tls_of(settings)
     router = Router(settings, keys)
+    # Before the first worker is heard of: who must not serve never does.
+    weights = None if settings.journal is None else Weights(router, Journal(Path(settings.journal)))
     await router.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup, router)
-    server = http_server(App(router, on_access))
+    server = http_server(App(router, on_access, routes(router, weights)))
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
@@ -103,9 +113,17 @@ def http_server(app: App) -> web.Server:
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
+        keepalive_timeout=_IDLE_S,
         max_line_size=_LINE_BYTES,
         max_field_size=_LINE_BYTES,
     )
+
+
+def raise_file_limit() -> None:
+    """As many open connections as the system lets this process have: a request takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _until_asked(router: Router) -> None:
