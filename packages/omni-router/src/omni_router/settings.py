@@ -202,6 +202,8 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append("--gpus is for workers to launch; say how many with --launch")
     if settings.process_port is not None and settings.processes == 1:
         found.append("--process-port is for several processes; say how many with --processes")
+    if settings.journal is not None and settings.processes > 1:
+        found.append("--journal is for one process, which knows all updates; leave --processes out")
     bounds = ("max_in_flight", "max_in_flight_per_worker")
     if low := [name for name in bounds if getattr(settings, name) < settings.processes]:
         found.append(f"{low[0]} must be at least --processes: each has its share of it")

@@ -60,7 +60,10 @@ def test_operators_are_told_to_change_the_file_and_sighup_reads_it(
         for body in ({"name": "b", "url": two}, {"name": "a", "url": one}):
             told = refusal(router, "/router/v1/workers", body)
             assert told["code"] == "several_processes"
-            assert "--config file and send SIGHUP" in told["message"]
+            assert "change the --config file and send SIGHUP" in told["message"]
+        told = refusal(router, "/router/v1/weights", {"path": "step-200"})
+        assert told["code"] == "several_processes"
+        assert "give new weights to each worker itself" in told["message"]
 
         written(tmp_path / "router.yaml", a=one, b=two)
         router.process.send_signal(signal.SIGHUP)
