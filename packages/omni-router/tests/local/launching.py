@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from omni_router.cli import LOG_FORMAT, announce, keys_of
+from omni_router.cli import LOG_FORMAT, announce, keys_of, run
 from omni_router.options import parse
 from omni_router.processes import Parent
 from omni_router.settings import read
@@ -21,9 +21,11 @@ PLAIN = (sys.executable, str(Path(__file__).with_name("plain_worker.py")), "serv
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    logging.basicConfig(format=LOG_FORMAT, level="INFO")
     typed = vars(parse(sys.argv[1:]))
     reread = partial(read, typed.pop("config"), typed)
     typed.pop("api_key")
     settings = reread()
+    if not settings.launch:
+        sys.exit(run(reread))
+    logging.basicConfig(format=LOG_FORMAT, level="INFO")
     sys.exit(Parent(settings, keys_of(settings), reread, announce, PLAIN).run())

@@ -84,6 +84,30 @@ def test_operators_are_told_to_change_the_file_and_sighup_reads_it(
         assert all(set(router.states()) == {"b"} for _ in range(TIMES))
 
 
+def test_sighup_of_one_process_changes_its_workers_in_place(
+    launched: Launched, plain_worker: PlainWorker, tmp_path: Path
+) -> None:
+    one, two = plain_worker(), plain_worker()
+    file = written(tmp_path / "router.yaml", a=one)
+    with launched("--config", file, OMNI_ADMIN_KEY=ADMIN) as router:
+        router.until(lambda: router.are_ready("a"), "it is ready")
+        router.ask("/router/v1/workers", {"name": "b", "url": two}, is_admin=True)
+        router.until(lambda: router.are_ready("a", "b"), "both are ready")
+
+        heavier = {"name": "a", "url": one, "weight": 3, "max_in_flight": 7}
+        (tmp_path / "router.yaml").write_text(json.dumps({"workers": [heavier], "retries": 0}))
+        router.process.send_signal(signal.SIGHUP)
+        router.until(lambda: "0 workers added, 1 adjusted, 0 removed" in router.said(), "done")
+        assert "retries changes with a new start only" in router.said()
+        assert router.are_ready("a", "b")
+        [shown] = [
+            worker
+            for worker in router.ask("/router/v1/workers", is_admin=True)["workers"]
+            if worker["name"] == "a"
+        ]
+        assert (shown["weight"], shown["max_in_flight"]) == (3, 7)
+
+
 def test_ctrl_c_drains_all(launched: Launched, plain_worker: PlainWorker) -> None:
     url = plain_worker("--answers-after", "1")
     with launched("--processes", "2", "--worker", url) as router, ThreadPoolExecutor(TIMES) as pool:
