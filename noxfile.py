@@ -93,7 +93,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the packages' own tests, two files at a time, then those across packages."""
     packages = [name + EXTRAS[name] if name in EXTRAS else name for name in NEEDS]
-    install(session, *packages, tools=(*TEST_TOOLS, "pytest-xdist", "transformers", "openai"))
+    tools = (*TEST_TOOLS, "pytest-xdist", "transformers", "openai", "kubernetes-validate")
+    install(session, *packages, tools=tools)
     own = [f"packages/{name}/tests" for name in NEEDS]
     across = [f"--ignore={ENGINE_FEATURES}", "tests"]  # whose servers use all cores
     both = (["--numprocesses=2", "--dist=loadfile", *own], across)
