@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from omni_core.errors import OmniError
-from omni_server.cli import config, demo, engines, graph, info, serve, stage, tiny
+from omni_server.cli import config, demo, engines, graph, info, new_plugin, serve, stage, tiny
 from omni_server.cli.options import EXTRA_OPTIONS
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app.add_typer(config.app, name="config")
 app.command(context_settings=EXTRA_OPTIONS)(serve.serve)
 app.command(context_settings=EXTRA_OPTIONS)(graph.graph)
 for command in (
-    *(stage.stage, tiny.tiny, demo.demo),
+    *(stage.stage, tiny.tiny, demo.demo, new_plugin.new_plugin),
     *(info.plugins, engines.engines, info.version),
 ):
     app.command()(command)
