@@ -13,6 +13,7 @@ import wave
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,24 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
+Serving = Callable[[], AbstractContextManager[httpx.Client]]
+
+
 @pytest.fixture(scope="module")
-def server(
-    live_server: Callable[..., AbstractContextManager[httpx.Client]], checkpoint: str
-) -> Iterator[httpx.Client]:
+def serving(
+    live_server: Callable[..., AbstractContextManager[httpx.Client]],
+    checkpoint: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Serving:
+    """Servers that share a directory of voices."""
     engines = ("--talker_stream.ar_engine", "torch")  # the one it knows, whatever is asked for all
-    with live_server(checkpoint, "--served-model-name", "ming", *engines) as client:
+    voices = ("--voices-dir", str(tmp_path_factory.mktemp("voices")))
+    return partial(live_server, checkpoint, "--served-model-name", "ming", *engines, *voices)
+
+
+@pytest.fixture(scope="module")
+def server(serving: Serving) -> Iterator[httpx.Client]:
+    with serving() as client:
         yield client
 
 
@@ -158,8 +171,8 @@ def test_an_unknown_voice_is_refused_by_name(server: httpx.Client) -> None:
     assert "DB30" in answer.json()["error"]["message"]
 
 
-def recording(loud: float, seconds: float = 2.0) -> str:
-    """A hum, as a data: URL."""
+def hum(loud: float, seconds: float = 2.0) -> bytes:
+    """A WAV of somebody who hums."""
     times = np.arange(round(24_000 * seconds)) / 24_000
     file = io.BytesIO()
     with wave.open(file, "wb") as written:
@@ -167,7 +180,12 @@ def recording(loud: float, seconds: float = 2.0) -> str:
         written.setsampwidth(2)
         written.setframerate(24_000)
         written.writeframes((loud * 32767 * np.sin(1900 * times)).astype("<i2").tobytes())
-    return f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return file.getvalue()
+
+
+def recording(loud: float, seconds: float = 2.0) -> str:
+    """The same, as a data: URL."""
+    return f"data:audio/wav;base64,{base64.b64encode(hum(loud, seconds)).decode()}"
 
 
 def test_a_voice_comes_with_its_request(server: httpx.Client) -> None:
@@ -202,6 +220,49 @@ def test_a_recording_without_a_voice_is_refused(
     answer = server.post("/v1/audio/speech", json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+def upload(server: httpx.Client, name: str, data: bytes, **more: str) -> httpx.Response:
+    files = {"audio_sample": ("a.wav", data)}
+    return server.post("/v1/audio/voices", data={"name": name, **more}, files=files)
+
+
+def test_an_uploaded_voice_sounds_as_its_recording_does(
+    server: httpx.Client, serving: Serving
+) -> None:
+    """In speech and in chats, and to a server that starts later."""
+    added = upload(server, "Anna", hum(0.5), ref_text="Hello.")
+    assert added.status_code == 200, added.text
+    sent = samples(read_aloud(server, ref_audio=recording(0.5), ref_text="Hello."))
+    asked: Asked = {"modalities": ["text", "audio"], "max_tokens": 20, "seed": 3}
+    said = [
+        chat(server, "say it", **asked, audio={"voice": voice, "format": "wav"})
+        for voice in ({"id": "anna"}, "lingguang")
+    ]
+    own, preset = (
+        samples(base64.b64decode(reply["choices"][0]["message"]["audio"]["data"])) for reply in said
+    )
+    few = min(len(own), len(preset))
+    assert np.abs(own[:few] - preset[:few]).max() > 0.01
+    with serving() as other:
+        for client in (server, other):
+            named = samples(read_aloud(client, voice="anna"))
+            assert named.shape == sent.shape
+            assert np.abs(named - sent).max() <= 2 / 32768
+        assert other.delete("/v1/audio/voices/Anna").status_code == 200
+    body = {"model": "ming", "input": SAID, "voice": "anna"}
+    gone = server.post("/v1/audio/speech", json=body)
+    assert (gone.status_code, gone.json()["error"]["param"]) == (400, "voice")
+
+
+@pytest.mark.parametrize(
+    "data", [hum(0.0), hum(0.5, 0.5), hum(0.5, 31), b"RIFF"], ids=["silent", "short", "long", "bad"]
+)
+def test_a_recording_without_a_voice_is_not_kept(data: bytes, server: httpx.Client) -> None:
+    answer = upload(server, "Bert", data)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "audio_sample"
+    assert server.get("/v1/audio/voices/Bert").status_code == 404
 
 
 def test_a_long_text_is_spoken_and_a_longer_one_refused(server: httpx.Client) -> None:

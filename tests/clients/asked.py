@@ -35,6 +35,8 @@ class Family:
     ends: dict[str, Any]
     """Sampling that ends a reply by itself within `BRIEF`'s tokens."""
     tools: bool
+    clones: bool
+    """Voices can be uploaded."""
 
 
 FAMILIES = {
@@ -47,6 +49,7 @@ FAMILIES = {
         brief=24,
         ends={},
         tools=True,
+        clones=False,
     ),
     "ming": Family(
         build=ming.build,
@@ -57,6 +60,7 @@ FAMILIES = {
         brief=6,
         ends={"min_tokens": 10, "logit_bias": {"384": 100}},  # <|role_end|>
         tools=False,
+        clones=True,
     ),
 }
 FAMILY = FAMILIES[os.environ.get("OMNI_FAMILY", "qwen3")]

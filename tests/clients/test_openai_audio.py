@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 
-from asked import BRIEF, MODEL, READING, RECORDINGS, VOICE, recorded, tone
+from asked import BRIEF, FAMILY, MODEL, READING, RECORDINGS, VOICE, recorded, tone
 from heard import PCM_TOLERANCE, hear
 
 SECONDS = 1.5
@@ -49,6 +49,24 @@ def test_speech_as_people_save_it(client: OpenAI, tmp_path: Path) -> None:
         heard = hear(path.read_bytes(), "wav").samples
         assert len(heard) == len(expected.samples)
         assert np.abs(heard - expected.samples).max() <= PCM_TOLERANCE
+
+
+@pytest.mark.skipif(not FAMILY.clones, reason="the model clones no voices")
+def test_a_voice_is_created_spoken_with_and_deleted(client: OpenAI, clip: bytes) -> None:
+    voice = client.audio.voices.create(
+        name="My new voice", audio_sample=("a.wav", clip, "audio/wav"), consent="cons_1234"
+    )
+    assert (voice.object, voice.name, voice.type) == ("audio.voice", "My new voice", "audio_sample")
+    asked: Any = {**READING, "response_format": "wav"}
+    with_it = hear(
+        client.audio.speech.create(**{**asked, "voice": {"id": voice.id}}).content, "wav"
+    )
+    without = hear(client.audio.speech.create(**asked).content, "wav")
+    few = min(len(with_it.samples), len(without.samples))
+    assert np.abs(with_it.samples[:few] - without.samples[:few]).max() > 0.01
+    assert client.audio.voices.delete(voice.id).deleted
+    with pytest.raises(NotFoundError):
+        client.audio.voices.delete(voice.id)
 
 
 async def test_sentences_are_spoken_at_once_by_the_asynchronous_client(

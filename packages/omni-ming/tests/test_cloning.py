@@ -19,6 +19,7 @@ from omni_core.media import MediaLimits
 from omni_core.scheduler.base import Work
 from omni_core.types import FloatArray, MediaPart, RequestParams, VoiceSample
 from omni_ming.edges import wait_for_voice, with_voice
+from omni_ming.preprocess import voice
 from omni_ming.preprocess.stage import Preprocessor
 from omni_ming.talker.prompt import TalkerPrompts
 from omni_ming.voice_encoder import VoiceEncoder
@@ -109,6 +110,19 @@ def test_a_recording_is_the_same_at_both_rates(preprocessor: Preprocessor) -> No
     assert abs(len(voice["sound"]) - 1.5 * RATE) < 2
     assert abs(len(voice["heard"]) - 1.5 * 16_000) < 2
     assert voice["text"] == "Hello."
+
+
+def test_a_recording_that_comes_again_is_not_decoded_again(
+    tiny_checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Preprocessor(tiny_checkpoint, MediaLimits())
+    first = work(own, sample(wav(hum(1.5)), "one")).payload["voice"]
+    monkeypatch.setattr(voice, "load_voice", None)
+    again = work(own, sample(wav(hum(1.5)), "two")).payload["voice"]
+    assert again == {**first, "text": "two"}
+    monkeypatch.undo()
+    other = work(own, sample(wav(hum(2.5)))).payload["voice"]
+    assert len(other["sound"]) > len(first["sound"])
 
 
 def test_a_presets_recording_is_the_presets_voice(

@@ -88,6 +88,7 @@ UNKNOWN = {
         ),
         "modalities[]": ({"modalities": ["smell"]}, "modalities"),
         "audio.voice": ({"modalities": ["audio"], "audio": {"voice": "nobody"}}, "audio.voice"),
+        "audio.voice.id": ({"audio": {"voice": {"id": "nobody"}}}, "audio.voice"),
         "audio.format": ({"modalities": ["audio"], "audio": {"format": "midi"}}, "audio.format"),
         "stop": ({"stop": ""}, "stop"),
         "stop[]": ({"stop": [""]}, "stop"),

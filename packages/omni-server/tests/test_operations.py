@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -552,15 +553,17 @@ def test_a_file_sets_what_the_command_line_does(tmp_path):
     file.write_text(
         "server:\n  cors_origin: [https://a.example, 'http://localhost:3000']\n"
         "  rate_limit: 60\n  max_realtime_sessions: 3\n  metrics_access: key\n"
+        "  voices_dir: kept\n  max_voices: 0\n"
         "  access_log: null\n  api_key: no\n"
     )
     configuration = read(CommandLine(model_path=str(tmp_path), config=file))
-    with pytest.raises(ConfigError, match=r"omni\.yaml:7: server\.api_key: no such setting"):
+    with pytest.raises(ConfigError, match=r"omni\.yaml:9: server\.api_key: no such setting"):
         configuration.refuse()
     settings = settings_of(configuration)
     assert settings.cors_origins == ("https://a.example", "http://localhost:3000")
     assert (settings.rate_limit, settings.metrics_are_open) == (60, False)
     assert settings.max_realtime_sessions == 3
+    assert (settings.voices_dir, settings.max_voices) == (Path("kept"), 0)
 
 
 # -- ids and the access log

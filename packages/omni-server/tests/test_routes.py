@@ -9,7 +9,7 @@ from openai.types import Model
 
 from omni_core.errors import NotReadyError
 from omni_core.media import wav_bytes
-from omni_core.specs import Transcription
+from omni_core.specs import Transcription, VoiceCloning
 
 
 async def test_health_is_ready_only_when_every_stage_is(local):
@@ -64,13 +64,14 @@ CAPABILITIES = {
     "reads_aloud": {"speech": True, "voice_cloning": True},
     "clones_voices": {"voice_cloning": True},
 }
+CLONING = {"clones_voices": VoiceCloning(sample_rates=(16_000,))}
 
 
 async def test_a_model_says_what_it_can_do_and_where(local):
     able = replace(
         local.pipeline.info,
         transcription=Transcription(messages=lambda part, task: ()),
-        **dict.fromkeys(CAPABILITIES, True),
+        **{**dict.fromkeys(CAPABILITIES, True), **CLONING},
     )
     local.pipeline.info = able
     model = Model.model_validate((await local.http.get("/v1/models")).json()["data"][0])
@@ -87,7 +88,7 @@ async def test_a_model_says_what_it_can_do_and_where(local):
         "/v1/audio/translations",
     }
     for name, told in CAPABILITIES.items():
-        local.pipeline.info = replace(able, **{name: False})
+        local.pipeline.info = replace(able, **{name: None if name in CLONING else False})
         less = (await local.http.get(f"/v1/models/{model.id}")).json()
         assert less["capabilities"] == {**everything, **dict.fromkeys(told, False)}
 

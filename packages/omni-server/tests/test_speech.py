@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech and GET /v1/audio/voices: what comes, when, and what is refused."""
+"""POST /v1/audio/speech: what comes, when, and what is refused."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 from omni_core.errors import ContextLengthError, MediaError, OutOfMemoryError, StageDiedError
 from omni_core.media.encode import pcm16
+from omni_core.specs import VoiceCloning
 from omni_core.types import Finished, MediaPart, SamplingParams, Usage, VoiceSample
 from omni_server.access import line_of
 from omni_server.audio import Base64Pieces
@@ -25,6 +26,7 @@ PATH = "/v1/audio/speech"
 WITHIN_S = 1.0
 USAGE = Usage(prompt_tokens=6, audio_tokens=12)
 FINISHED = Finished(finish_reason="stop", audio_finish_reason="stop", usage=USAGE)
+CLONING = VoiceCloning(sample_rates=(16_000,))
 PIECES = [480, 31, 22_050, 1_470]
 FILES = {
     "mp3": ("audio/mpeg", (b"\xff\xf3", b"\xff\xfb"), 22_050),
@@ -244,7 +246,7 @@ async def test_a_body_for_a_text_is_small(local):
 
 @pytest.fixture
 def cloning(local):
-    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
+    local.pipeline.info = replace(local.pipeline.info, clones_voices=CLONING)
     return local
 
 
@@ -392,23 +394,3 @@ async def test_nothing_said_is_an_empty_file(local):
     local.pipeline.script = lambda request: [FINISHED]
     assert (await speak(local, response_format="pcm")).content == b""
     assert len((await speak(local, response_format="wav")).content) == 44
-
-
-async def test_voices(local):
-    listed = (await local.http.get("/v1/audio/voices")).json()
-    assert [voice["id"] for voice in listed["voices"]] == ["Ethan", "Chelsie"]
-    assert all(set(voice) == {"id", "name"} for voice in listed["voices"])
-    assert listed["default_voice"] == "Ethan"
-    for method, path in (("POST", ""), ("DELETE", "/Ethan")):
-        response = await local.http.request(method, f"/v1/audio/voices{path}")
-        assert response.status_code == 400
-        error = response.json()["error"]
-        assert error["code"] == "unsupported_operation"
-        assert "cannot clone" in error["message"]
-    local.pipeline.info = replace(local.pipeline.info, clones_voices=True)
-    response = await local.http.post("/v1/audio/voices")
-    assert response.status_code == 400
-    assert "ref_audio" in response.json()["error"]["message"]
-    local.pipeline.modalities = ("text",)
-    silent = {"voices": [], "default_voice": None}
-    assert (await local.http.get("/v1/audio/voices")).json() == silent

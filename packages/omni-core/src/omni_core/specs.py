@@ -163,6 +163,22 @@ class Transcription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VoiceCloning:
+    """What a recording must be for a voice to be made of it."""
+
+    sample_rates: tuple[int, ...]
+    """In Hz: what the model hears it at; the first decides on its length."""
+    min_s: float = 1.0
+    """Of sound that is not silent."""
+    max_s: float = 30.0
+    """Of the whole."""
+    quiet: float = 1e-3
+    """Mean magnitude of a tenth of a second of silence, at most."""
+    max_characters: int = 1000
+    """Of what is said in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What a server must know of a checkpoint to check requests before any stage sees them."""
 
@@ -179,9 +195,9 @@ class ModelInfo:
     reads_aloud: bool = False
     """Requests may be a text to speak (`Request.read_aloud`) where the variant emits audio; the
     entry stage gets it as `{"read_aloud": text}`."""
-    clones_voices: bool = False
-    """Requests may bring a recording of the voice to speak with (`Request.voice_sample`) where the
-    variant emits audio."""
+    clones_voices: VoiceCloning | None = None
+    """Requests may bring such a recording of the voice to speak with (`Request.voice_sample`) where
+    the variant emits audio; None if they may not."""
     completes_prompts: bool = False
     """Requests may be a raw prompt to complete (`Request.prompt`)."""
     transcription: Transcription | None = None

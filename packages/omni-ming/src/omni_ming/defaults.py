@@ -13,15 +13,18 @@ from omni_core.checkpoint import files
 from omni_core.checkpoint.files import has_file, read_json
 from omni_core.checkpoint.quantization import refuse_quantised
 from omni_core.errors import ConfigError
-from omni_core.specs import ModelInfo, Ref, Transcription
+from omni_core.specs import ModelInfo, Ref, Transcription, VoiceCloning
 from omni_core.types import SamplingParams
 from omni_ming.model.config import load_thinker_config
+from omni_ming.silence import QUIET
 
 TALKER = "talker"
 """Folder of the speech model within a checkpoint."""
 VOICES = f"{TALKER}/data/voice_name.json"
 SPEAKERS = f"{TALKER}/campplus.onnx"
 """The network that tells speakers apart."""
+SPEAKER_RATE = 16_000
+"""In Hz, of what it hears."""
 DEFAULT_VOICE = "DB30"
 """What the authors speak with when no voice is named."""
 NO_TALKER = f"this checkpoint has no {TALKER}/config.json, so it cannot speak"
@@ -99,12 +102,18 @@ def describe(model_path: str) -> ModelInfo:
         refused_modalities={} if speaks else {"audio": NO_TALKER},
         logprobs=True,
         reads_aloud=speaks,
-        clones_voices=speaks,
+        clones_voices=voice_cloning(model_path) if speaks else None,
         completes_prompts=True,
         transcription=Transcription(messages=Ref("omni_ming.transcribe:messages")),
         grammars=True,
         tools=False,
     )
+
+
+def voice_cloning(model_path: str) -> VoiceCloning:
+    """What the Talker's voices are made of: recordings at the VAE's rate, of which every 0.32 s are
+    a row of each utterance's prompt, and at the speaker encoder's."""
+    return VoiceCloning(sample_rates=(_sample_rate(model_path), SPEAKER_RATE), quiet=QUIET)
 
 
 def check_update(model_path: str, new_model_path: str) -> None:

@@ -34,7 +34,7 @@ class ReferenceEncoder:
 
     def __call__(self, sound: FloatArray, heard: FloatArray, *, seed: int) -> Reference:
         """`sound` (n,) is the recording at the VAE's rate, `heard` (m,) the same at
-        `speaker.SAMPLE_RATE`; `seed` that of the one draw of its latents."""
+        `defaults.SPEAKER_RATE`; `seed` that of the one draw of its latents."""
         speaker = None
         if self._speakers.available:
             speaker = torch.from_numpy(self._speakers(heard))

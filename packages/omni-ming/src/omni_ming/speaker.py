@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from omni_core.types import FloatArray
-from omni_ming.defaults import SPEAKERS
+from omni_ming.defaults import SPEAKER_RATE, SPEAKERS
 
 if TYPE_CHECKING:
     import onnxruntime
 
-SAMPLE_RATE = 16_000
 BANDS = 80
 
 
@@ -52,10 +51,10 @@ def speaker_features(sound: FloatArray) -> FloatArray:
 
     options = knf.FbankOptions()
     options.frame_opts.dither = 0.0
-    options.frame_opts.samp_freq = SAMPLE_RATE
+    options.frame_opts.samp_freq = SPEAKER_RATE
     options.mel_opts.num_bins = BANDS
     banks = knf.OnlineFbank(options)
-    banks.accept_waveform(SAMPLE_RATE, sound.tolist())
+    banks.accept_waveform(SPEAKER_RATE, sound.tolist())
     banks.input_finished()
     frames = [banks.get_frame(index) for index in range(banks.num_frames_ready)]
     features = np.stack(frames).astype(np.float32)

@@ -17,10 +17,10 @@ import torch
 
 from omni_core.errors import ConfigError, RequestError
 from omni_core.media import LET_THROUGH, load_audio
-from omni_ming.defaults import DEFAULT_VOICE, TALKER, preset_voices
+from omni_ming.defaults import DEFAULT_VOICE, SPEAKER_RATE, TALKER, preset_voices
 from omni_ming.payloads import ClonedVoice
 from omni_ming.reference import ReferenceEncoder
-from omni_ming.speaker import SAMPLE_RATE, SpeakerEncoder
+from omni_ming.speaker import SpeakerEncoder
 from omni_ming.vae.config import load_vae_config
 
 log = logging.getLogger("omni.ming")
@@ -78,7 +78,7 @@ class Voices:
         sound = load_audio(data, LET_THROUGH, sample_rate=rate)
         if not len(sound):
             raise ConfigError(f"{preset.file} of {self._model_path} has no sound")
-        heard = load_audio(data, LET_THROUGH, sample_rate=SAMPLE_RATE)
+        heard = load_audio(data, LET_THROUGH, sample_rate=SPEAKER_RATE)
         # One draw for each voice, the same in every process.
         made = self._references(sound, heard, seed=zlib.crc32(name.encode()))
         return Voice(preset.text, made.latents, made.speaker)

@@ -129,6 +129,7 @@ def _info(context: ServerContext) -> dict[str, Any]:
             "request_timeout_s": settings.request_timeout_s,
             "requests_per_minute": settings.rate_limit,
             "max_realtime_sessions": settings.max_realtime_sessions,
+            "max_voices": settings.max_voices,
             "context_length": pipeline.info.context_length,
             "media": settings.media,
         },

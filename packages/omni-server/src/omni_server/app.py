@@ -27,6 +27,9 @@ from omni_server.rate import RateLimit, RateLimiter
 from omni_server.realtime import socket
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
+from omni_server.voices.directory import DirectoryStore
+from omni_server.voices.known import Voices
+from omni_server.voices.store import MemoryStore, VoiceStore
 
 EXPOSED_HEADERS = (
     "x-request-id",
@@ -46,15 +49,23 @@ def create_app(pipeline: Pipeline, settings: Settings, on_access: OnAccess = loo
 
 
 def server_context(pipeline: Pipeline, settings: Settings) -> ServerContext:
-    """What the routes around `pipeline` share; its metrics observe it from now on."""
+    """What the routes around `pipeline` share; its metrics observe it from now on. ConfigError for
+    a directory of voices that cannot be used."""
     context = ServerContext(
         pipeline=pipeline,
         settings=settings,
         transcripts=TranscriptStore(settings.max_audio_ids, settings.audio_ttl_s),
+        voices=Voices(pipeline=pipeline, store=_voice_store(settings)),
         limiter=None if settings.rate_limit is None else RateLimiter(settings.rate_limit),
     )
     pipeline.observer = context.metrics
     return context
+
+
+def _voice_store(settings: Settings) -> VoiceStore:
+    if settings.voices_dir is None:
+        return MemoryStore(settings.max_voices)
+    return DirectoryStore(settings.voices_dir, settings.max_voices)
 
 
 def guarded(context: ServerContext, on_access: OnAccess = look_away) -> ASGIApp:

@@ -18,6 +18,7 @@ from omni_server.rate import RateLimiter
 from omni_server.realtime.vad import Detection
 from omni_server.settings import Settings
 from omni_server.transcripts import TranscriptStore
+from omni_server.voices.known import Voices
 
 RELEASE = version("omni-server")
 DECODING_THREADS = 2
@@ -31,6 +32,7 @@ class ServerContext:
     pipeline: Pipeline
     settings: Settings
     transcripts: TranscriptStore
+    voices: Voices
     metrics: Metrics = field(default_factory=Metrics)
     door: Door = field(default_factory=Door)
     decoders: Executor = field(

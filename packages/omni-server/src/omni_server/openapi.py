@@ -24,6 +24,7 @@ from omni_server.openai.messages import ROLES
 from omni_server.openai.speech_call import STREAM_FORMATS
 from omni_server.openai.transcriptions_call import FILE
 from omni_server.openai.transcriptions_reply import SUBRIP, WEBVTT
+from omni_server.openai.voices_call import SAMPLE
 from omni_server.profiler import ProfilerBody
 from omni_server.schema import answers, operations, transcriptions
 from omni_server.schema.chat import (
@@ -36,6 +37,7 @@ from omni_server.schema.chat import (
 from omni_server.schema.completions import CompletionBody
 from omni_server.schema.speech import SpeechBody
 from omni_server.schema.transcriptions import TranscriptionForm
+from omni_server.schema.voices import VoiceForm
 from omni_server.settings import Settings
 from omni_server.weights import WeightsBody
 
@@ -107,8 +109,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("post", "/v1/audio/transcriptions"): _SPEECH_TO_TEXT,
     ("post", "/v1/audio/translations"): _SPEECH_TO_TEXT,
     ("get", "/v1/audio/voices"): Operation(answers={JSON: answers.VoiceList}),
-    ("post", "/v1/audio/voices"): Operation(answers={}, statuses=()),
-    ("delete", "/v1/audio/voices/{voice_id}"): Operation(answers={}, statuses=()),
+    ("post", "/v1/audio/voices"): Operation(
+        body=(FORM, VoiceForm), answers={JSON: answers.VoiceObject}
+    ),
+    ("get", "/v1/audio/voices/{voice_id}"): Operation(answers={JSON: answers.VoiceObject}),
+    ("delete", "/v1/audio/voices/{voice_id}"): Operation(answers={JSON: answers.VoiceDeleted}),
     ("get", "/v1/models"): Operation(answers={JSON: answers.ModelList}),
     ("get", "/v1/models/{model_id}"): Operation(answers={JSON: answers.Model}),
     ("post", "/v1/requests/{request_id}/cancel"): Operation(answers={JSON: operations.Cancelled}),
@@ -189,10 +194,11 @@ class _Schemas:
             stages["additionalProperties"] = {
                 "anyOf": [self.of(SamplingFields), {"type": "null"}],
             }
-        form = self.components[TranscriptionForm.__name__]
-        fields = {name: _without_null(said) for name, said in form["properties"].items()}
-        form["properties"] = {FILE: {"type": "string", "format": "binary"}, **fields}
-        form["required"] = [FILE]
+        for kind, file in ((TranscriptionForm, FILE), (VoiceForm, SAMPLE)):
+            form = self.components[kind.__name__]
+            fields = {name: _without_null(said) for name, said in form["properties"].items()}
+            form["properties"] = {file: {"type": "string", "format": "binary"}, **fields}
+            form["required"] = [file, *form.get("required", ())]
 
     def of(self, kind: Any) -> Json:
         """The schema of a type, or of several, as a reference to where it stands."""

@@ -50,6 +50,10 @@ class Settings:
     """Where operators may load new weights from, besides the directory of the served model."""
     profile_dir: Path | None = None
     """Where recordings of torch's profiler are written; None for no recordings."""
+    voices_dir: Path | None = None
+    """Where uploaded voices are kept; None is this process's memory."""
+    max_voices: int = 100
+    """Uploaded voices that are kept at most."""
     rate_limit: int | None = None
     """Requests a minute for each client; None is no limit."""
     playground: bool = True

@@ -77,6 +77,7 @@ class Desk:
         )
         abilities = Abilities(
             pipeline=pipeline,
+            voices=self.context.voices,
             served_model_name=self.context.settings.served_model_name,
             no_vad=self.context.speech.why_not,
         )

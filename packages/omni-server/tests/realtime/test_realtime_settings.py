@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import wave
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from omni_core.specs import ModelInfo
+from omni_core.specs import ModelInfo, VoiceCloning
+from omni_core.types import MediaPart, VoiceSample
+from omni_server.voices.store import UploadedVoice, VoiceCard
 
 VAD = {
     "type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500,
@@ -134,6 +137,25 @@ async def test_a_voice_that_was_heard_stays(desk):
     error = await desk.refused("session.update", session=spoken(voice="ethan"))
     assert error["code"] == "cannot_update_voice"
     await desk.update(**spoken(voice="Chelsie"))
+
+
+async def test_an_uploaded_voice_is_a_voice_until_it_is_deleted(desk):
+    pipeline, store = desk.context.pipeline, desk.context.voices.store
+    pipeline.info = replace(pipeline.info, clones_voices=VoiceCloning(sample_rates=(16_000,)))
+    card = VoiceCard(name="Anna", created_at=1, text="Hello.")
+    store.add(UploadedVoice(card, b"sound"))
+    session = await desk.update(**spoken(voice={"id": "anna"}))
+    assert session["audio"]["output"]["voice"] == "Anna"
+    await desk.write()
+    said = await desk.ask()
+    assert said["audio"]["output"]["voice"] == "Anna"
+    part = MediaPart(kind="audio", data=b"sound", param="response.audio.output.voice")
+    assert desk.requests[-1].voice_sample == VoiceSample(audio=part, text="Hello.")
+    assert desk.requests[-1].params.voice is None
+    store.remove("Anna")
+    error = await desk.refused("response.create", response={})
+    assert error["param"] == "response.audio.output.voice"
+    assert (await desk.ask(**spoken(voice="ethan")))["status"] == "completed"
 
 
 async def test_without_a_speech_model_turns_are_manual(desks, sounds):

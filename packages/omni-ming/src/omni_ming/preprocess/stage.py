@@ -72,8 +72,8 @@ class Preprocessor:
         features = AudioFeatures(settings.audio)
         self._loader = MediaLoader(Rules(settings, features), limits, remembered=remembered)
         self._inputs = EncoderInputs(settings, features)
-        self._voices = VoiceRecordings(model_path, limits)
         self._decoding = threading.BoundedSemaphore(DECODING_AT_ONCE)
+        self._voices = VoiceRecordings(model_path, limits, self._decoding, remembered=remembered)
 
     def stats(self) -> dict[str, float]:
         """Media items that were met before, and those that were not."""
@@ -140,9 +140,7 @@ class Preprocessor:
 
     def add_voice(self, prompt: Payload, sample: VoiceSample, stop: Stop = never) -> None:
         """See `VoicePart`."""
-        data = self._voices.fetch(sample, stop)
-        with self._decoding:
-            prompt["voice"] = self._voices.decode(sample, data, stop)
+        prompt["voice"] = self._voices.load(sample, stop)
 
     def _prompt(
         self, messages: tuple[Message, ...], media: list[Item], params: RequestParams

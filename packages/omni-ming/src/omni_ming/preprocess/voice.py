@@ -1,86 +1,66 @@
-"""Voices that requests bring: recordings, fetched and decoded, refused where no voice is in them.
+"""Voices that requests bring: recordings, fetched and decoded.
 
-Knows sound and limits. Knows nothing of what is made of a recording.
+Knows where they are from. What a recording must be is `defaults.voice_cloning`'s, and what is made
+of one is no matter here.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from functools import cached_property
 
-import numpy as np
-
 from omni_core.encoder.media import blaming, require_wanted
-from omni_core.errors import MediaError, RequestError
-from omni_core.media import MediaLimits, load_audio
+from omni_core.media import MediaLimits
 from omni_core.media.fetch import media_bytes
 from omni_core.media.keys import media_key
 from omni_core.media.patience import Stop
+from omni_core.media.voice import check_voice_text, load_voice
+from omni_core.scheduler.cache import LRU
+from omni_core.specs import VoiceCloning
 from omni_core.types import FloatArray, VoiceSample
+from omni_ming.defaults import voice_cloning
 from omni_ming.payloads import VoiceRecording
-from omni_ming.silence import FRAME_S, QUIET
-from omni_ming.speaker import SAMPLE_RATE
-from omni_ming.vae.config import load_vae_config
 
 PARAM = "voice_sample"
-LEAST_S, MOST_S = 1.0, 30.0
-"""Of sound that is not silence, and of the whole: less says little of a voice, and every 0.32 s is
-a row of each utterance's prompt."""
-LOUDEST = 4.0
-"""Full scale is 1, which decoders of lossy files overshoot; no sound goes so far."""
-MOST_CHARACTERS = 1000
-"""Nobody says more in `MOST_S`."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Of decoded recordings, of which 30 s are 7 MB and take a tenth of a second to decode."""
 
 
 class VoiceRecordings:
-    """Those for one checkpoint. Safe to share by threads."""
+    """Those for one checkpoint; the last `remembered` stay decoded, up to `MAX_KEPT_BYTES`. Safe to
+    share by threads."""
 
-    def __init__(self, model_path: str, limits: MediaLimits) -> None:
-        self._model_path = model_path
-        seconds = min(limits.max_audio_seconds, MOST_S)
-        self._limits = replace(limits, max_audio_seconds=seconds)
+    def __init__(
+        self,
+        model_path: str,
+        limits: MediaLimits,
+        decoding: AbstractContextManager[object],
+        *,
+        remembered: int,
+    ) -> None:
+        """`decoding` is held while one is decoded."""
+        self._model_path, self._limits, self._decoding = model_path, limits, decoding
+        self._decoded: LRU[list[FloatArray]] = LRU(
+            max_entries=remembered,
+            max_bytes=MAX_KEPT_BYTES,
+            size_bytes=lambda sounds: sum(sound.nbytes for sound in sounds),
+        )
 
-    def fetch(self, sample: VoiceSample, stop: Stop) -> bytes:
-        """The file; waits for the host of a URL. RequestError for a text that is too long."""
-        if len(sample.text) > MOST_CHARACTERS:
-            raise RequestError(
-                f"the text of the recording has {len(sample.text)} characters; send what is said "
-                f"in it, at most {MOST_CHARACTERS}",
-                param=f"{PARAM}.text",
-            )
+    def load(self, sample: VoiceSample, stop: Stop) -> VoiceRecording:
+        """What a request brings; waits for the host of a URL. Raises as `load_voice` does, and
+        RequestError for a text that is too long."""
+        check_voice_text(sample.text, self._wanted, f"{PARAM}.text")
         require_wanted(stop)
         with blaming(sample.audio.param or PARAM):
-            return media_bytes(sample.audio, self._limits)
-
-    def decode(self, sample: VoiceSample, data: bytes, stop: Stop) -> VoiceRecording:
-        """What the file holds. MediaError for what cannot be decoded, is too long or too short, or
-        is silent; RequestCancelledError once `stop` says that nobody waits."""
-        with blaming(sample.audio.param or PARAM):
-            sound = load_audio(data, self._limits, sample_rate=self._rate, stop=stop)
-            heard = load_audio(data, self._limits, sample_rate=SAMPLE_RATE, stop=stop)
-            _check(sound, heard, self._rate)
-        key = media_key(data, "voice")
+            data = media_bytes(sample.audio, self._limits)
+            key = media_key(data, "voice")
+            if (sounds := self._decoded.get(key)) is None:
+                with self._decoding:
+                    sounds = load_voice(data, self._wanted, self._limits, stop)
+                self._decoded.put(key, sounds)
+        sound, heard = sounds
         return VoiceRecording(key=key, sound=sound, heard=heard, text=sample.text.strip())
 
     @cached_property
-    def _rate(self) -> int:
-        return load_vae_config(self._model_path).sample_rate
-
-
-def _check(sound: FloatArray, heard: FloatArray, rate: int) -> None:
-    seconds = len(sound) / rate
-    if seconds < LEAST_S:
-        raise MediaError(
-            f"the recording lasts {seconds:.2f} s; a voice takes {LEAST_S:g} to {MOST_S:g} s"
-        )
-    if not all(np.abs(samples).max() <= LOUDEST for samples in (sound, heard)):
-        raise MediaError(
-            f"the recording has samples that are no numbers, or over {LOUDEST:g} times full scale"
-        )
-    frame = round(FRAME_S * rate)
-    frames = sound[: len(sound) // frame * frame].reshape(-1, frame)
-    heard_s = FRAME_S * int((np.abs(frames).mean(axis=1) > QUIET).sum())
-    if heard_s < LEAST_S:
-        raise MediaError(
-            f"{heard_s:.1f} s of the recording are not silent; a voice takes at least {LEAST_S:g} s"
-        )
+    def _wanted(self) -> VoiceCloning:
+        return voice_cloning(self._model_path)

@@ -98,6 +98,13 @@ ProfileDir: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Directory that an operator's recordings of torch's profiler are put into."),
 ]
+VoicesDir: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Directory that keeps uploaded voices; memory, until the end, if not set."),
+]
+MaxVoices: TypeAlias = Annotated[
+    int | None, typer.Option(help="Uploaded voices to keep at most, 100 if not set; 0 for none.")
+]
 MetricsAccess: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Who may read /metrics: open, key, or auto: open on loopback."),

@@ -14,7 +14,6 @@ import msgspec
 
 from omni_core.errors import ContextLengthError, MediaError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
-from omni_core.specs import ModelInfo
 from omni_core.types import (
     MediaOptions,
     MediaPart,
@@ -31,12 +30,13 @@ from omni_server.openai.messages import MessageRules, to_messages
 from omni_server.openai.refused import check_stream_options, refuse_unsupported
 from omni_server.openai.sampling import request_sampling, stage_sampling
 from omni_server.openai.tools import tool_use
-from omni_server.openai.voices import voice_named
 from omni_server.schema.chat import PART_TYPES, ChatBody
 from omni_server.schema.decode import decode_body
+from omni_server.voices.known import Voices
 
 DEFAULT_FORMAT = "wav"
 MAX_CHOICES = 8
+VOICE = "audio.voice"
 _HINTS = {"type": f"one of {', '.join(PART_TYPES)}"}
 
 
@@ -68,6 +68,7 @@ def parse_call(
     body: bytes | bytearray,
     *,
     pipeline: Pipeline,
+    voices: Voices,
     served_model_name: str,
     rules: MessageRules,
     request_id: str,
@@ -84,10 +85,9 @@ def parse_call(
     check_model(chat.model, served_model_name)
     refuse_unsupported(chat, pipeline.info)
     check_stream_options(chat.stream_options, stream=bool(chat.stream))
-    params = _params(chat, pipeline)
+    params = _params(chat, pipeline, voices)
     wants_audio = "audio" in params.modalities
-    for name in ("max_completion_tokens", "max_tokens"):
-        check_reply_length(getattr(chat, name), pipeline.info.context_length, name)
+    _check_lengths(chat, pipeline.info.context_length)
     request = Request(
         messages=_taken(to_messages(chat, rules), pipeline.info),
         tool_use=tool_use(chat),
@@ -174,11 +174,11 @@ def _with_seed(params: SamplingParams, choice: int) -> SamplingParams:
     return msgspec.structs.replace(params, seed=params.seed + choice)
 
 
-def _params(chat: ChatBody, pipeline: Pipeline) -> RequestParams:
+def _params(chat: ChatBody, pipeline: Pipeline, voices: Voices) -> RequestParams:
     modalities = _modalities(chat.modalities, pipeline)
     return RequestParams(
         modalities=modalities,
-        voice=_voice(chat, pipeline.info, "audio" in modalities),
+        voice=_voice(chat, voices, "audio" in modalities),
         sampling=request_sampling(chat),
         stage_params=stage_sampling(chat, pipeline.stages),
         media=_media_options(chat),
@@ -193,6 +193,11 @@ def check_model(model: str | None, served_model_name: str) -> None:
             param="model",
             code="model_not_found",
         )
+
+
+def _check_lengths(chat: ChatBody, context_length: int) -> None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        check_reply_length(getattr(chat, name), context_length, name)
 
 
 def check_reply_length(asked: int | None, context_length: int, name: str) -> None:
@@ -232,12 +237,12 @@ def _modalities(wanted: list[str] | None, pipeline: Pipeline) -> tuple[Modality,
     return ("text", "audio")
 
 
-def _voice(chat: ChatBody, info: ModelInfo, wants_audio: bool) -> str | None:
-    """The voice as the checkpoint spells it; None leaves the choice to the checkpoint."""
+def _voice(chat: ChatBody, voices: Voices, wants_audio: bool) -> str | None:
+    """The voice as it is spelled; None leaves the choice to the checkpoint."""
     asked = chat.audio.voice if chat.audio else None
-    if asked is None or not (wants_audio or info.voices):
+    if asked is None or not (wants_audio or voices.pipeline.info.voices):
         return None
-    return voice_named(asked, info, "audio.voice")
+    return voices.named(asked, VOICE)
 
 
 def _audio_format(chat: ChatBody, wants_audio: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -23,7 +24,7 @@ from omni_server.context import ServerContext
 from omni_server.enclosed import EnclosingResponse
 from omni_server.metrics import RequestTimer
 from omni_server.offload import LONG_BODY_BYTES, off_loop
-from omni_server.openai.call import ChatCall, parse_call
+from omni_server.openai.call import VOICE, ChatCall, parse_call
 from omni_server.openai.choice import Choice
 from omni_server.openai.chunks import ChunkWriter
 from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
@@ -73,6 +74,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         parse_call,
         body,
         pipeline=context.pipeline,
+        voices=context.voices,
         served_model_name=settings.served_model_name,
         rules=MessageRules(
             transcript_of=context.transcripts.get,
@@ -84,7 +86,8 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         longest_s=settings.request_timeout_s,
         max_body_bytes=settings.max_body_bytes,
     )
-    return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
+    call = await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
+    return replace(call, requests=await context.voices.brought(call.requests, VOICE))
 
 
 async def _collect(

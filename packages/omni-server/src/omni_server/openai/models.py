@@ -84,5 +84,5 @@ def capabilities(pipeline: Pipeline) -> dict[str, bool]:
         "audio_output": speaks,
         "speech": speaks and info.reads_aloud,
         "transcription": info.transcription is not None,
-        "voice_cloning": speaks and info.reads_aloud and info.clones_voices,
+        "voice_cloning": speaks and info.reads_aloud and info.clones_voices is not None,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from omni_server.context import ServerContext
 from omni_server.metrics import RequestTimer
 from omni_server.offload import LONG_BODY_BYTES, off_loop
 from omni_server.openai.envelope import REQUEST_ID, Headers, answered, require_serving
-from omni_server.openai.speech_call import SpeechCall, parse_call
+from omni_server.openai.speech_call import VOICE, SpeechCall, parse_call
 from omni_server.schema.speech import MAX_INPUT_CHARACTERS
 from omni_server.settings import MIB
 from omni_server.stream import EventStream, StreamedResponse, sse
@@ -92,13 +92,16 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         parse_call,
         body,
         pipeline=context.pipeline,
+        voices=context.voices,
         served_model_name=settings.served_model_name,
         request_id=request_id,
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
         limits=settings.media,
     )
-    return await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
+    call = await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
+    [spoken] = await context.voices.brought((call.request,), VOICE)
+    return replace(call, request=spoken)
 
 
 class _Packing(Protocol):

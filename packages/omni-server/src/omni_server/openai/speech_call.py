@@ -18,12 +18,13 @@ from omni_core.types import Request, RequestParams, SamplingParams, VoiceSample
 from omni_server.openai.call import check_model
 from omni_server.openai.media import part_from_url
 from omni_server.openai.sampling import stage_sampling
-from omni_server.openai.voices import voice_named
 from omni_server.schema.decode import decode_body, short_value
 from omni_server.schema.speech import SpeechBody
+from omni_server.voices.known import Voices
 
 STREAM_FORMATS = ("audio", "sse")
 """The first is the default; of files it is mp3."""
+VOICE = "voice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ def parse_call(
     body: bytes | bytearray,
     *,
     pipeline: Pipeline,
+    voices: Voices,
     served_model_name: str,
     request_id: str,
     client_named: Callable[[str | None], str],
@@ -61,7 +63,7 @@ def parse_call(
         request=Request(
             read_aloud=_text(speech.input),
             voice_sample=_sample(speech, limits),
-            params=_params(speech, pipeline),
+            params=_params(speech, pipeline, voices),
             request_id=request_id,
             client=client_named(speech.user),
             timeout_s=min(filter(None, (speech.timeout, longest_s)), default=None),
@@ -72,10 +74,10 @@ def parse_call(
     )
 
 
-def _params(speech: SpeechBody, pipeline: Pipeline) -> RequestParams:
+def _params(speech: SpeechBody, pipeline: Pipeline, voices: Voices) -> RequestParams:
     return RequestParams(
         modalities=("audio",),
-        voice=_voice(speech, pipeline),
+        voice=None if speech.voice is None else voices.named(speech.voice, VOICE),
         sampling=SamplingParams(seed=speech.seed),
         stage_params=stage_sampling(speech, pipeline.stages),
     )
@@ -132,16 +134,6 @@ def _text(given: str) -> str:
     if not (text := given.strip()):
         raise RequestError("'input' is blank; send the text to read aloud.", param="input")
     return text
-
-
-def _voice(speech: SpeechBody, pipeline: Pipeline) -> str | None:
-    match speech.voice:
-        case None:
-            return None
-        case str(name):
-            return voice_named(name, pipeline.info, "voice")
-        case reference:
-            return voice_named(reference.id, pipeline.info, "voice")
 
 
 def _one_of(known: Iterable[str], asked: str | None, param: str) -> str:

@@ -13,7 +13,6 @@ import msgspec
 from omni_core.languages import LANGUAGES
 from omni_core.pipeline import Pipeline
 from omni_server.openai.call import check_model
-from omni_server.openai.voices import voice_named
 from omni_server.realtime.formats import G711_RATE, PCM_RATES
 from omni_server.realtime.settings import (
     Answering,
@@ -29,6 +28,7 @@ from omni_server.realtime.settings import (
     refuse,
 )
 from omni_server.realtime.tools import to_tool_use
+from omni_server.voices.known import Voices
 
 LOGPROBS: Final = "item.input_audio_transcription.logprobs"
 MOST_METADATA: Final = 16
@@ -37,6 +37,7 @@ MOST_TOOLS_BYTES: Final = 256 * 1024
 _KEY_CHARACTERS: Final = 64
 _VALUE_CHARACTERS: Final = 512
 _TRANSCRIPTION: Final = "audio.input.transcription"
+VOICE: Final = "audio.output.voice"
 _INPUT: Final = "session.audio.input"
 A = TypeVar("A", bound=Answering)
 
@@ -46,6 +47,7 @@ class Abilities:
     """What one server can do in a session."""
 
     pipeline: Pipeline
+    voices: Voices
     served_model_name: str
     no_vad: str | None
     """Why turns cannot be detected here, None if they can."""
@@ -142,7 +144,7 @@ class Abilities:
         info, output = self.pipeline.info, settings.audio.output
         voice = output.voice or info.default_voice
         if voice is not None and "audio" in self.pipeline.modalities:
-            voice = voice_named(voice, info, f"{path}.audio.output.voice")
+            voice = self.voices.named(voice, f"{path}.{VOICE}")
         output = msgspec.structs.replace(output, voice=voice)
         audio = msgspec.structs.replace(settings.audio, output=output)
         return msgspec.structs.replace(settings, audio=audio)

@@ -30,6 +30,7 @@ from omni_core.types import (
 )
 from omni_server.errors import error_object, internal_error
 from omni_server.openai.reply import timeline_object
+from omni_server.realtime.abilities import VOICE
 from omni_server.realtime.conversation import to_messages
 from omni_server.realtime.folding import estimate_all
 from omni_server.realtime.formats import encoder
@@ -119,7 +120,7 @@ class Answer:
     async def _ask(self, items: Sequence[Item]) -> Finished:
         finished: Finished | None = None
         with self._shared.asking() as timer:
-            request = self._request(to_messages(items, self.settings.instructions))
+            request = await self._request(to_messages(items, self.settings.instructions))
             async with aclosing(self._shared.pipeline.batches(request)) as batches:
                 async for events in batches:
                     for event in events:
@@ -154,22 +155,24 @@ class Answer:
         if isinstance(events[-1], Finished) and self.settings.speaks:
             self.reply.sound(await asyncio.to_thread(self._encoder.flush))
 
-    def _request(self, messages: tuple[Message, ...]) -> Request:
+    async def _request(self, messages: tuple[Message, ...]) -> Request:
         settings, server = self.settings, self._shared.server
         limit = None if settings.max_output_tokens == "inf" else settings.max_output_tokens
         sampling = SamplingParams(max_tokens=limit, temperature=settings.temperature)
-        return Request(
+        asked = Request(
             messages=messages,
             tool_use=to_tool_use(settings, server.pipeline.info, "response"),
             params=RequestParams(
                 modalities=("text", "audio") if settings.speaks else ("text",),
-                voice=settings.audio.output.voice if settings.speaks else None,
+                voice=settings.audio.output.voice_id if settings.speaks else None,
                 sampling=sampling,
             ),
             request_id=self.id,
             client=self._shared.client,
             timeout_s=server.settings.request_timeout_s,
         )
+        [request] = await server.voices.brought((asked,), f"response.{VOICE}")
+        return request
 
     def _ended(self, task: asyncio.Task[Finished]) -> None:
         """Say how it ended. Whatever fails in that, it has."""

@@ -14,6 +14,7 @@ from omni_core.errors import RequestError
 from omni_server.realtime.events import MOST_ID_CHARACTERS
 from omni_server.realtime.formats import G711_RATE, PCM_RATE, AudioFormat, FormatName
 from omni_server.realtime.items import Json
+from omni_server.schema.chat import VoiceReference
 from omni_server.schema.decode import convert_field
 
 MOST_CHARACTERS: Final = 1024 * 1024
@@ -109,8 +110,13 @@ class AudioOutput(_Settings, frozen=True, kw_only=True):
     """What goes out."""
 
     format: FormatSettings = FormatSettings()
-    voice: Name | None = None
+    voice: Name | VoiceReference | None = None
     speed: Speed = 1.0
+
+    @property
+    def voice_id(self) -> str | None:
+        """The voice by its name alone."""
+        return self.voice.id if isinstance(self.voice, VoiceReference) else self.voice
 
 
 class Audio(_Settings, frozen=True, kw_only=True):

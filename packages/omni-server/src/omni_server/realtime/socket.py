@@ -158,6 +158,7 @@ class Sessions:
         )
         abilities = Abilities(
             pipeline=context.pipeline,
+            voices=context.voices,
             served_model_name=context.settings.served_model_name,
             no_vad=context.speech.why_not,
         )

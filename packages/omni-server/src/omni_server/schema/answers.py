@@ -329,10 +329,31 @@ class Voice(Struct, kw_only=True):
     name: str
 
 
+class VoiceObject(Struct, kw_only=True):
+    """A voice, and what its uploader said of it."""
+
+    id: str
+    object: Literal["audio.voice"]
+    name: str
+    created_at: int
+    type: Literal["audio_sample", "preset"]
+    ref_text: str | None
+    consent: str | None
+
+
+class VoiceDeleted(Struct, kw_only=True):
+    """An uploaded voice is no more."""
+
+    id: str
+    object: Literal["audio.voice.deleted"]
+    deleted: Literal[True]
+
+
 class VoiceList(Struct, kw_only=True):
-    """The voices of the checkpoint."""
+    """All voices, and apart those that were uploaded."""
 
     voices: list[Voice]
+    uploaded_voices: list[VoiceObject]
     default_voice: str | None
 
 

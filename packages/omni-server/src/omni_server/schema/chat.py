@@ -214,10 +214,16 @@ class Prediction(msgspec.Struct, kw_only=True):
     content: msgspec.Raw
 
 
+class VoiceReference(msgspec.Struct):
+    """A voice by its id."""
+
+    id: str
+
+
 class AudioOptions(msgspec.Struct):
     """How the reply is to be spoken."""
 
-    voice: str | None = None
+    voice: str | VoiceReference | None = None
     format: str | None = None
 
 

@@ -12,18 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from omni_core.media.encode_stream import MAX_SPEED, MIN_SPEED
-from omni_server.schema.chat import NULL, Seconds, Seed
+from omni_server.schema.chat import NULL, Seconds, Seed, VoiceReference
 
 MAX_INPUT_CHARACTERS = 4096
 
 Input: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_INPUT_CHARACTERS)]
 Speed: TypeAlias = Annotated[float, Meta(ge=MIN_SPEED, le=MAX_SPEED)]
-
-
-class VoiceReference(msgspec.Struct):
-    """A voice by its id."""
-
-    id: str
 
 
 class SpeechBody(msgspec.Struct, kw_only=True):

@@ -1,0 +1,1 @@
+"""Voices by name: those of the checkpoint, and those that clients upload."""
