@@ -14,6 +14,7 @@ import msgspec
 
 from omni_core.errors import ContextLengthError, MediaError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
+from omni_core.specs import ModelInfo
 from omni_core.types import (
     MediaOptions,
     MediaPart,
