@@ -315,7 +315,7 @@ def test_a_whisper_elsewhere_is_used(tmp_path: Path) -> None:
     (tmp_path / "ears").symlink_to(get_model_path())
     ears = Ears(Asr(model="ears"), str(tmp_path))
     turn = Turn(pieces=[], language="fr", prompt="", translate=False)
-    with pytest.raises(RequestError, match="English only"):
+    with pytest.raises(RequestError, match="does not know 'fr'; it knows en"):
         list(ears.hear(SOUND, turn))
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from omni_core.encoder.options import whole_number
 from omni_core.errors import ConfigError, RequestError
+from omni_core.media.segments import split_at_pauses
 from omni_core.scheduler.base import Outbox, Scheduler, Work
 from omni_core.scheduler.per_request import PerRequestScheduler
 from omni_core.specs import StageContext
@@ -26,6 +27,8 @@ from omni_parrot.script import Script
 from omni_parrot.turn import tokens
 
 STAGE: Final = "asr"
+LEAST_S, MOST_S = 10.0, 30.0
+"""Of what Whisper hears at once: its window is the most."""
 Hear: TypeAlias = Callable[[FloatArray, Turn], Iterator[str]]
 """(sound, turn) -> what is said in the sound (n,), a segment at a time."""
 
@@ -60,15 +63,16 @@ class Ears:
                 pass
 
     def hear(self, sound: FloatArray, turn: Turn) -> Iterator[str]:
-        """See `Hear`; half a minute is heard at once."""
-        if not self._is_multilingual and turn["language"] not in (None, "en"):
+        """See `Hear`; half a minute is heard at once, and ends in a pause if there is one."""
+        known: list[str] = self._whisper.supported_languages
+        if turn["language"] not in (None, *known):
             raise RequestError(
-                f"this Whisper knows English only, not {turn['language']!r}; leave the language "
-                "out, or serve a checkpoint with a multilingual one",
+                f"this Whisper does not know {turn['language']!r}; it knows {', '.join(known)}",
                 param="language",
             )
-        for segment in self._segments(sound, turn, finds_speech=True):
-            yield segment.text
+        for part in split_at_pauses(sound, HEARD_HZ, min_s=LEAST_S, max_s=MOST_S):
+            for segment in self._segments(sound[part.start : part.stop], turn, finds_speech=True):
+                yield segment.text
 
     def _segments(self, sound: FloatArray, turn: Turn, finds_speech: bool) -> Iterator[Any]:
         """`finds_speech`: what is no speech is not heard; in silence Whisper hears things."""
