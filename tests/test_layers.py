@@ -26,11 +26,11 @@ MAY_IMPORT = {
 #: Layers inside core, lowest first; a module may import its own layer and those below.
 CORE_LAYERS = (
     {"errors", "types", "languages"},
-    {"specs", "messages", "addresses", "curve", "janitor", "parent", "media"},
-    {"hub", "hookspecs", "graph", "validate", "relay", "codec", "tensors"}
+    {"specs", "extensions", "messages", "addresses", "curve", "janitor", "parent", "media"},
+    {"hub", "hookspecs", "discovery", "graph", "validate", "relay", "codec", "tensors"}
     | {"scheduler", "engine", "devices", "steps", "checkpoint"},
     {"plugins", "config", "stage", "text", "encoder", "layers"},
-    {"coordinator"},
+    {"coordinator", "doctor"},
     {"pipeline"},
     {"testing"},
 )

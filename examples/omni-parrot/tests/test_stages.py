@@ -16,7 +16,6 @@ import pytest
 from omni_core.errors import ConfigError, ContextLengthError, MediaError, RequestError
 from omni_core.media import MediaLimits
 from omni_core.media.clip import float_wav
-from omni_core.plugins import Plugins
 from omni_core.scheduler.base import Abort, Chunk, ChunksDone, Work
 from omni_core.specs import TranscriptionTask
 from omni_core.testing.fakes import running
@@ -323,10 +322,3 @@ def test_the_command_writes_a_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "omni_parrot.checkpoint", str(tmp_path / "p")]
     subprocess.run(command, check=True)
     assert read(str(tmp_path / "p")) == Parrot()
-
-
-def test_the_plugin_is_found_and_light() -> None:
-    assert Plugins().discover().pipeline_for(["Parrot"]).name == "parrot"
-    heavy = "{'faster_whisper', 'hibari', 'onnxruntime', 'torch'}"
-    check = f"import sys, omni_parrot; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True)

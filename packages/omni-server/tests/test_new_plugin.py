@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def test_what_is_written_passes_its_tests_at_once(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     folder = tmp_path / "omni-echo-bird"
     assert f"wrote {folder}" in result.output
+    install(folder, "omni-echo-bird", "echo-bird = omni_echo_bird")
     path = os.pathsep.join([str(folder / "src"), *filter(None, sys.path)])
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
     ran = subprocess.run(
@@ -27,7 +29,19 @@ def test_what_is_written_passes_its_tests_at_once(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout
     assert " passed" in ran.stdout
-    assert "skipped" not in ran.stdout
+    skips = [line for line in ran.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert all("clones no voices" in skip for skip in skips), skips
+
+
+def install(folder: Path, name: str, entry_point: str) -> None:
+    """As an installer would, into the folder of the sources: on nobody's path but the test's."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {project['version']}"]
+    metadata += [f"Requires-Dist: {needed}" for needed in project["dependencies"]]
+    installed = folder / "src" / f"{name.replace('-', '_')}-{project['version']}.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("\n".join(metadata) + "\n")
+    (installed / "entry_points.txt").write_text(f"[omni.plugins]\n{entry_point}\n")
 
 
 def test_every_file_is_named_and_filled_in(tmp_path: Path) -> None:
@@ -39,7 +53,7 @@ def test_every_file_is_named_and_filled_in(tmp_path: Path) -> None:
         *(".gitignore", "README.md", "noxfile.py", "pyproject.toml"),
         *(f"{package}/{name}.py" for name in ("__init__", "checkpoint", "voice", "writer")),
         f"{package}/py.typed",
-        *("tests/test_pipeline.py", "tests/test_stages.py"),
+        *("tests/test_laws.py", "tests/test_stages.py"),
     }
     text = "".join((folder / file).read_text() for file in files)
     assert "NightOwl2" in text
