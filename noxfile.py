@@ -255,7 +255,7 @@ def clients(session: nox.Session, routed: str) -> None:
 
 @nox.session
 def router_soak(session: nox.Session) -> None:
-    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for a short one."""
+    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for one."""
     install(session, "omni-router")
     session.run("python", "tests/router/soak.py", *session.posargs)
 
