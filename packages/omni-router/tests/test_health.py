@@ -87,6 +87,18 @@ async def test_a_suspect_that_recovers_does_not_start_slowly_again(
     assert (worker.state, worker.ready_since_s) == (WorkerState.READY, 5.0)
 
 
+async def test_a_start_that_nobody_noticed_is_told(session: aiohttp.ClientSession) -> None:
+    one, worker, told = watch(session)
+    one.hear(Heard(True, "it is ready", started_at=1.0))
+    worker.ready_since_s = 5.0
+    one.hear(Heard(True, "it is ready", started_at=1.0))
+    assert told == [WorkerState.READY]
+    one.hear(Heard(True, "it is ready", started_at=2.0))
+    assert told == [WorkerState.READY, WorkerState.READY]
+    assert (worker.state, worker.epoch) == (WorkerState.READY, 2)
+    assert worker.ready_since_s > 5.0, "it starts slowly again"
+
+
 @pytest.mark.parametrize("state", [WorkerState.DRAINING, WorkerState.HELD])
 async def test_what_an_operator_decided_stays(
     session: aiohttp.ClientSession, state: WorkerState

@@ -124,7 +124,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     [
         (("--", "--model-path", "x"), "--launch"),
         (("--gpus", "0"), "--launch"),
-        (("--processes", "2", "--port", "0"), "--port"),
+        (("--processes", "9", "--max-in-flight-per-worker", "8"), "max_in_flight_per_worker"),
     ],
 )
 def test_contradictions_are_told(arguments: tuple[str, ...], told: str) -> None:

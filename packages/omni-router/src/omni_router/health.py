@@ -49,6 +49,7 @@ _ASKED: Final = (
     WorkerState.DOWN,
 )
 """States that health decides; others are an operator's."""
+_TAKING: Final = (WorkerState.READY, WorkerState.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +165,14 @@ class Watch:
 
     def _learn(self, heard: Heard) -> None:
         worker = self._worker
-        is_another = heard.started_at != worker.started_at
+        if heard.started_at != worker.started_at:
+            worker.epoch += 1
+            worker.started_at = heard.started_at
+            if worker.state in _TAKING:  # nobody has noticed that it was away
+                worker.become(WorkerState.STARTING, "it has started again")
         worker.abilities = heard.abilities
         worker.said, worker.in_flight_then = heard.said, worker.in_flight
         worker.reported = round(sum(heard.said.get(name, 0.0) for name in _LOAD))
-        if is_another:
-            worker.epoch += 1
-            worker.started_at = heard.started_at
-            self._on_change(worker)  # even if it was away for too short a time to be missed
 
     async def _ask(self) -> Heard:
         try:
