@@ -30,10 +30,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 MODELS = ("omni-qwen3", "omni-ming")
 #: Each package and the siblings its wheel declares, in the order to install them.
-NEEDS = {"omni-core": (), **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",))}
+NEEDS = {
+    "omni-core": (),
+    **dict.fromkeys((*MODELS, "omni-server"), ("omni-core",)),
+    "omni-router": (),
+}
 #: What the tests of a package need beyond the package: its own optional parts.
 EXTRAS = {"omni-core": "[grammar,hub,media,templates,testing,torch]", "omni-server": "[realtime]"}
-EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": ""}  # of what runs
+#: Of what runs without torch.
+EXTRAS_WITHOUT_TORCH = {"omni-core": "[hub,media,testing]", "omni-server": "", "omni-router": ""}
 IMPORTS_TORCH = re.compile(r"^ *((import|from) torch|from \S+engine\.(common|torch_))", re.M)
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio")
 #: What the tests of a package compare it with, and so do those across packages.
@@ -275,12 +280,22 @@ def parrot(session: nox.Session) -> None:
 
 
 @nox.session
-def clients(session: nox.Session) -> None:
-    """Use live servers as openai-python's users do, and as Open WebUI does, by curl."""
+@nox.parametrize("routed", [nox.param("", id="direct"), nox.param("1", id="routed")])
+def clients(session: nox.Session, routed: str) -> None:
+    """Use live servers as openai-python's users do, and as Open WebUI does, by curl; then two that
+    a router is before."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
-    with_each_family(session, *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
+    asked = (*apart, *(session.posargs or ["tests/clients"]))
+    with_each_family(session, *asked, env=ONE_THREAD | {"OMNI_ROUTED": routed})
+
+
+@nox.session
+def router_soak(session: nox.Session) -> None:
+    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for one."""
+    install(session, "omni-router")
+    session.run("python", "tests/router/soak.py", *session.posargs)
 
 
 @nox.session

@@ -34,6 +34,7 @@ BENCHES: Final[Mapping[str, str]] = {
     "cache": "repeated prefixes, media and requests: hits, times, memory",
     "realtime": "spoken turns, interruptions and many sessions over WS /v1/realtime, and memory",
     "http": "what HTTP costs over the Python API, each request and each chunk",
+    "router": "what a router costs each request and each event, beside the direct way",
     "crowd": "fifty streamed chats and fifty readings at once: first bytes, ends, silences",
 }
 MODULES: Final[Mapping[str, str]] = {"http": "overhead"}

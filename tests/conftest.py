@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from families import FAMILIES, Family
 
 START_DEADLINE_S = 180.0
 READY = "Omni is ready on "
+ROUTER_READY = "Omni router is ready on "
 
 collect_ignore = ["clients", "outsider", "playground", "spoken"]
 """What needs more than our packages; `nox -s` of these names runs it."""
@@ -75,9 +78,46 @@ def live_server(
     return serving
 
 
-def _url_when_ready(process: subprocess.Popen[str], log: Path) -> str:
+@pytest.fixture(scope="session")
+def live_router(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., AbstractContextManager[str]]:
+    """`omni-router` before these workers, by these settings: a context manager of its URL.
+
+    Waits until all workers take requests.
+    """
+
+    @contextmanager
+    def routing(*workers: str, **settings: object) -> Iterator[str]:
+        place = tmp_path_factory.mktemp("router")
+        log, config = place / "log", place / "router.json"  # JSON is YAML
+        config.write_text(json.dumps({"workers": workers, "port": 0, **settings}))
+        command = [sys.executable, "-m", "omni_router", "--config", str(config)]
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            try:
+                url = _url_when_ready(process, log, ROUTER_READY)
+                _wait_for_workers(url, log)
+                yield url
+            finally:
+                process.terminate()
+                process.communicate(timeout=60)
+
+    return routing
+
+
+def _wait_for_workers(url: str, log: Path) -> None:
+    deadline_s = time.monotonic() + START_DEADLINE_S
+    while httpx.get(f"{url}/health").json()["status"] != "ready":
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.1)
+
+
+def _url_when_ready(process: subprocess.Popen[str], log: Path, ready: str = READY) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if READY in line:
-            return line.partition(READY)[2].strip()
+        if ready in line:
+            return line.partition(ready)[2].strip()
     pytest.fail(f"the server ended with {process.wait()}:\n{log.read_text()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import av
@@ -10,6 +11,9 @@ import numpy as np
 
 from families import FAMILY
 from omni_core.types import FloatArray
+
+ROUTED = bool(os.environ.get("OMNI_ROUTED"))
+"""`nox -s clients_routed` puts a router before two servers."""
 
 MODEL = "tiny-omni"
 KEY, OTHER_KEY = "sk-clients", "sk-somebody-else"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from asked import (
     RATE_LIMIT,
     READING,
     REQUEST_DEADLINE_S,
+    ROUTED,
     VOICE,
 )
 from families import FAMILY
@@ -59,13 +60,37 @@ def references(greedy_checkpoint: str) -> dict[str, Told]:
 
 
 @pytest.fixture(scope="session")
-def served(
+def workers(
     live_server: Callable[..., AbstractContextManager[httpx.Client]], greedy_checkpoint: str
-) -> Iterator[str]:
-    """The address of the server, without a path."""
+) -> Iterator[list[str]]:
+    """The addresses of the servers: one, or two that a router is before."""
     keys = ("--api-key", KEY, "--api-key", OTHER_KEY, "--rate-limit", str(RATE_LIMIT))
-    with live_server(greedy_checkpoint, "--served-model-name", MODEL, *keys) as http:
-        yield str(http.base_url).rstrip("/")
+    with ExitStack() as servers:
+        yield [
+            str(
+                servers.enter_context(
+                    live_server(greedy_checkpoint, "--served-model-name", MODEL, *keys)
+                ).base_url
+            ).rstrip("/")
+            for _ in range(2 if ROUTED else 1)
+        ]
+
+
+@pytest.fixture(scope="session")
+def served(
+    workers: list[str],
+    live_router: Callable[..., AbstractContextManager[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """The address for clients, without a path: of the server, or of the router."""
+    if not ROUTED:
+        yield workers[0]
+        return
+    key: Path = tmp_path_factory.mktemp("key") / "worker"
+    key.touch(mode=0o600)
+    key.write_text(KEY)
+    with live_router(*workers, worker_key_file=str(key)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

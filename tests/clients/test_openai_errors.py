@@ -92,8 +92,9 @@ def test_a_key_of_no_operator(client: OpenAI) -> None:
         client.post("/../admin/pause", cast_to=object)
 
 
-def test_too_many_requests(client: OpenAI, served: str) -> None:
-    """The other key's bucket is emptied; this one's is not."""
+def test_too_many_requests(client: OpenAI, served: str, workers: list[str]) -> None:
+    """The other key's bucket is emptied, of every server; this one's is not."""
+    limit = RATE_LIMIT * len(workers)
 
     def ask(hasty: OpenAI) -> openai.APIStatusError:
         with pytest.raises(openai.APIStatusError) as refused:
@@ -104,7 +105,7 @@ def test_too_many_requests(client: OpenAI, served: str) -> None:
         OpenAI(base_url=f"{served}/v1", api_key=OTHER_KEY, max_retries=0) as hasty,
         ThreadPoolExecutor(8) as several,
     ):
-        errors = list(several.map(ask, [hasty] * (RATE_LIMIT + RATE_LIMIT // 4)))
+        errors = list(several.map(ask, [hasty] * (limit + limit // 4)))
         assert {type(error) for error in errors} == {openai.BadRequestError, openai.RateLimitError}
         too_many = next(error for error in errors if isinstance(error, openai.RateLimitError))
         assert int(too_many.response.headers["retry-after"]) >= 1

@@ -124,7 +124,7 @@ async def test_a_spoken_turn_is_answered_aloud(
 
 
 async def test_a_cancelled_response_ends_in_every_stage(
-    async_client: AsyncOpenAI, served: str
+    async_client: AsyncOpenAI, workers: list[str]
 ) -> None:
     async with talking(async_client) as connection:
         talk = Conversation(connection)
@@ -136,15 +136,16 @@ async def test_a_cancelled_response_ends_in_every_stage(
         done = await talk.until("response.done")
         assert done.response.status == "cancelled"
         async with asyncio.timeout(AT_ONCE_S):
-            while busy := await busy_stages(served, async_client.api_key):
+            while busy := await busy_stages(workers, async_client.api_key):
                 await asyncio.sleep(0.01)
         assert not busy
         assert (await talk.ask(output_modalities=["text"])).status in ("completed", "incomplete")
 
 
-async def busy_stages(served: str, key: str) -> list[str]:
-    """Lines of /metrics that say a stage still holds or awaits a request."""
-    async with httpx.AsyncClient(base_url=served, headers={"x-api-key": key}) as http:
-        lines = (await http.get("/metrics")).text.splitlines()
+async def busy_stages(workers: list[str], key: str) -> list[str]:
+    """Lines of /metrics that say a stage of a server still holds or awaits a request."""
+    async with httpx.AsyncClient(headers={"x-api-key": key}) as http:
+        told = [(await http.get(f"{server}/metrics")).text for server in workers]
     held = ("omni_stage_running{", "omni_stage_waiting{", "omni_stage_held{")
+    lines = "\n".join(told).splitlines()
     return [line for line in lines if line.startswith(held) and not line.endswith(" 0.0")]

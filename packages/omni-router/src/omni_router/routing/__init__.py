@@ -1,0 +1,1 @@
+"""Which worker gets a request: pure functions over loads and names."""
