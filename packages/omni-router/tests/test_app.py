@@ -109,6 +109,20 @@ async def test_a_key_among_subprotocols_opens_a_session(scripted: Any, routed: A
     assert caught.value.status != 401, "it came to the worker, which speaks no WebSocket here"
 
 
+async def test_a_browser_may_ask_whether_it_may_ask(scripted: Any, routed: Any) -> None:
+    async def cors(request: web.BaseRequest) -> web.Response:
+        return web.Response(headers={"Access-Control-Allow-Origin": "*"})
+
+    one = await routed(await scripted(cors), keys=GUARDED)
+    asks = {"Origin": "http://page", "Access-Control-Request-Method": "POST"}
+    async with one.client.options(f"{one.url}/v1/x", headers=asks) as reply:
+        assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, "*")
+    async with one.client.options(f"{one.url}/v1/x") as reply:
+        assert reply.status == 401
+    async with one.client.options(f"{one.url}/router/v1/workers", headers=asks) as reply:
+        assert reply.status == 401
+
+
 async def test_there_are_no_admin_routes_without_an_admin_key(scripted: Any, routed: Any) -> None:
     one = await routed(await scripted())
     status, told = await get(one, "/router/v1/workers")

@@ -167,6 +167,33 @@ async def test_events_arrive_as_they_are_written(scripted: Any, routed: Any) -> 
         assert await reply.content.read() == b"data: 2\n\n"
 
 
+async def test_a_large_body_is_forgotten_once_its_answer_streams(
+    scripted: Any, routed: Any
+) -> None:
+    import gc
+
+    go = asyncio.Event()
+
+    async def stream(request: web.BaseRequest) -> web.StreamResponse:
+        await request.content.read()
+        response = web.StreamResponse(headers=EVENTS)
+        await response.prepare(request)
+        await response.write(b"data: 1\n\n")
+        await go.wait()
+        return response
+
+    one = await routed(await scripted(stream))
+    body = json.dumps({"model": "m", "x": "y" * 3_000_000}).encode()
+    async with one.client.post(f"{one.url}/v1/x", data=body) as reply:
+        await reply.content.readany()
+        held = [
+            o for o in gc.get_objects() if getattr(type(o), "__name__", "") == "Whole" and o.data
+        ]
+        assert held == []
+        go.set()
+        await reply.content.read()
+
+
 async def test_a_slow_client_holds_the_worker_back(scripted: Any, routed: Any) -> None:
     written = 0
 

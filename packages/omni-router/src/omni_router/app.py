@@ -41,7 +41,6 @@ PAGE: Final = "/"
 FILES: Final = "/playground/"
 OF_OPERATORS: Final = "/router/"
 OF_WORKERS: Final = "/admin"
-_MOST_ID: Final = 128
 _READS: Final = ("GET", "HEAD")
 
 
@@ -134,13 +133,19 @@ class App:
         """UnauthorizedError or ForbiddenError without the key that a path needs."""
         keys = self._router.keys
         is_operators = path.startswith(OF_OPERATORS) and bool(keys.admin)
-        if is_operators or (keys.api and not self._is_open(request.method, path)):
+        is_open = self._is_open(request.method, path) or _is_preflight(request)
+        if is_operators or (keys.api and not is_open):
             keys.check(presented_key(request.headers), needs_admin=is_operators)
 
     def _is_open(self, method: str, path: str) -> bool:
         if path in PROBES or (path == METRICS and self._metrics_are_open):
             return True
         return method in _READS and (path in (PAGE, VOICES) or path.startswith(FILES))
+
+
+def _is_preflight(request: web.BaseRequest) -> bool:
+    """Whether a browser asks if a page may ask: it sends no key then."""
+    return request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
 
 
 def _request_id(request: web.BaseRequest) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -32,6 +33,9 @@ KILLED_BY_SIGINT: Final = 130
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG: Final = 2048
 _LINE_BYTES: Final = 64 * 1024
+_IDLE_S: Final = 75.0
+"""Until a client's connection without a request is closed: what balances load before us waits for
+60 s."""
 _LAST_WORDS_S: Final = 2.0
 """For connections to take what is under way, once the drain is over."""
 
@@ -81,6 +85,7 @@ async def serve(
 
     SIGHUP calls `on_hangup`.
     """
+    raise_file_limit()
     tls = tls_of(settings)
     router = Router(settings, keys)
     # Before the first worker is heard of: who must not serve never does.
@@ -107,9 +112,17 @@ def http_server(app: App) -> web.Server:
         handler_cancellation=True,
         auto_decompress=False,
         access_log=None,
+        keepalive_timeout=_IDLE_S,
         max_line_size=_LINE_BYTES,
         max_field_size=_LINE_BYTES,
     )
+
+
+def raise_file_limit() -> None:
+    """As many open connections as the system lets this process have: a request takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _until_asked(router: Router) -> None:

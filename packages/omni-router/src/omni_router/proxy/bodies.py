@@ -37,6 +37,9 @@ class Body(Protocol):
     def to_send(self) -> bytes | AsyncIterator[bytes] | None:
         """As aiohttp's client takes it."""
 
+    def begun(self) -> None:
+        """A worker has begun to answer: it is not sent again."""
+
     def close(self) -> None:
         """Nobody wants it any more."""
 
@@ -52,6 +55,10 @@ class Whole:
     def to_send(self) -> bytes | None:
         """See `Body`."""
         return self.data or None
+
+    def begun(self) -> None:
+        """See `Body`. A stream may last, and a video is large."""
+        self.data = b""
 
     def close(self) -> None:
         """See `Body`."""
@@ -81,6 +88,9 @@ class Flowing:
         except TooLargeError as error:
             self.error = error
             raise
+
+    def begun(self) -> None:
+        """See `Body`. Some of it may still be under way."""
 
     def close(self) -> None:
         """See `Body`."""

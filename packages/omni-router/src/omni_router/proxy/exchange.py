@@ -194,6 +194,7 @@ class Exchange:
         out.headers[WORKER] = self._worker.name
         if response.content_length is None:
             out.enable_chunked_encoding()
+        self._asked.body.begun()
         await out.prepare(self._request)
         self._out = out
         is_events = response.content_type == _EVENTS
