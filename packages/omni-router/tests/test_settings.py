@@ -124,7 +124,10 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     [
         (("--", "--model-path", "x"), "--launch"),
         (("--gpus", "0"), "--launch"),
-        (("--processes", "9", "--max-in-flight-per-worker", "8"), "max_in_flight_per_worker"),
+        (("--process-port", "9000"), "--processes"),
+        (("--processes", "2", "--journal", "j"), "--journal is for one process"),
+        (("--processes", "2", "--max-in-flight", "1"), "max_in_flight must be at least"),
+        (("--processes", "2", "--max-in-flight-per-worker", "1"), "must be at least --processes"),
     ],
 )
 def test_contradictions_are_told(arguments: tuple[str, ...], told: str) -> None:

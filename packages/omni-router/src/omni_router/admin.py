@@ -129,8 +129,9 @@ def require_one_process(router: Router) -> None:
     """ConflictError where a change would reach one process of several."""
     if router.settings.processes > 1:
         raise ConflictError(
-            "This router is several processes, and this would reach one of them; change the "
-            "workers in the --config file and send SIGHUP.",
+            "This router is several processes, and this would reach one of them. For workers, "
+            "change the --config file and send SIGHUP; give new weights to each worker itself "
+            "(POST /admin/weights), or run one process.",
             code="several_processes",
         )
 

@@ -17,6 +17,7 @@ HELP: Final[Mapping[str, str]] = {
     "host": "address to listen on",
     "port": "port to listen on; 0 picks a free one",
     "processes": "processes that share the port, and the bounds",
+    "process_port": "first of the ports at which each of them answers alone, as for its metrics",
     "workers": "URL of a worker; may be given again",
     "launch": "workers to start here, with what follows -- as arguments of `omni serve`",
     "gpus": "cards of these workers, with commas; 0+1 gives both to one",

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -79,7 +80,8 @@ class Parent:
 
     def _router(self, number: int) -> Child:
         def run() -> None:
-            self._route(self._announce if number == 0 and child.lives == 1 else _keep_quiet)
+            is_first = number == 0 and child.lives == 1
+            self._route(number, self._announce if is_first else _keep_quiet)
 
         name = "router" if self._settings.processes == 1 else f"router process {number}"
         child = Child(name=name, run=run, patience=PATIENCE)
@@ -91,15 +93,17 @@ class Parent:
         port = self._place.getsockname()[1]
         return replace(settings, workers=(*settings.workers, *launched), port=port)
 
-    def _route(self, announce: Callable[[str], None]) -> None:
+    def _route(self, number: int, announce: Callable[[str], None]) -> None:
         """Be one process of the router."""
         settings = self._settings
-        with (
-            bind(settings.host, settings.port, shared=True) as listener,
-            access_log(settings.access_log) as on_access,
-        ):
-            reload = Reload(settings, lambda: self._completed(self._reread()))
-            uvloop.run(serve(settings, self._keys, listener, announce, on_access, reload))
+        reload = Reload(settings, lambda: self._completed(self._reread()))
+        with ExitStack() as stack:
+            listener = stack.enter_context(bind(settings.host, settings.port, shared=True))
+            own = []
+            if settings.process_port is not None:
+                own = [stack.enter_context(bind(settings.host, settings.process_port + number))]
+            on_access = stack.enter_context(access_log(settings.access_log))
+            uvloop.run(serve(settings, self._keys, listener, announce, on_access, reload, own))
 
     def _reload(self, supervisor: Supervisor, routers: Group) -> None:
         """SIGHUP: every process reads the file, if it can be read; later ones start with it."""

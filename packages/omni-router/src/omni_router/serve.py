@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,10 +80,11 @@ async def serve(
     announce: Callable[[str], None],
     on_access: OnAccess = look_away,
     on_hangup: Callable[[Router], None] = ignore,
+    more: Sequence[socket.socket] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM: drain open requests, then end. A second signal kills.
 
-    SIGHUP calls `on_hangup`.
+    SIGHUP calls `on_hangup`. `more` are other sockets that listen.
     """
     raise_file_limit()
     tls = tls_of(settings)
@@ -96,7 +97,8 @@ async def serve(
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_S)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, ssl_context=tls).start()
+        for one in (listener, *more):
+            await web.SockSite(runner, one, ssl_context=tls).start()
         announce(f"{READY}{url_of(listener, tls=tls is not None)}")
         await _until_asked(router)
         await router.drain_all()

@@ -48,6 +48,8 @@ class Settings:
     """0 picks a free one."""
     processes: Positive = 1
     """That listen on the port together."""
+    process_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    """First of the ports at which each of them answers alone, for its own metrics."""
     workers: tuple[WorkerSpec, ...] = ()
     launch: Count = 0
     """Workers to start on this machine."""
@@ -198,6 +200,10 @@ def _contradictions(settings: Settings) -> list[str]:
         found.append("what follows -- is for workers to launch; say how many with --launch")
     if settings.gpus and not settings.launch:
         found.append("--gpus is for workers to launch; say how many with --launch")
+    if settings.process_port is not None and settings.processes == 1:
+        found.append("--process-port is for several processes; say how many with --processes")
+    if settings.journal is not None and settings.processes > 1:
+        found.append("--journal is for one process, which knows all updates; leave --processes out")
     bounds = ("max_in_flight", "max_in_flight_per_worker")
     if low := [name for name in bounds if getattr(settings, name) < settings.processes]:
         found.append(f"{low[0]} must be at least --processes: each has its share of it")

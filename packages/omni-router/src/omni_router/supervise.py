@@ -37,7 +37,6 @@ class Patience:
     """So many in a row are a crash loop."""
     first_s: float = 0.1
     """Before the first new start; twice as long before each one after it."""
-    longest_s: float = 10.0
     loop_pause_s: float = 60.0
     """Before a new start in a crash loop."""
 
@@ -76,7 +75,7 @@ class Child:
         patience = self.patience
         self.pid = None
         self.deaths = 1 if now_s - self.started_s >= patience.steady_s else self.deaths + 1
-        pause_s = min(patience.longest_s, patience.first_s * 2.0 ** (self.deaths - 1))
+        pause_s = patience.first_s * 2.0 ** (self.deaths - 1)
         if self.is_looping:
             pause_s = patience.loop_pause_s
         self.due_s = now_s + pause_s
@@ -161,6 +160,7 @@ class Supervisor:
                 continue
             words = child.last_words()
             log.error("%s keeps dying: %s; next try in %.0f s%s", child.name, how, pause_s, words)
+        _bury_orphans({child.pid for child in self._children})
 
     def _buried(self) -> Iterator[tuple[Child, str]]:
         """Children that have ended since the last look, with how; what they have left is killed."""
@@ -224,6 +224,15 @@ def _fork(run: Callable[[], None]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _bury_orphans(ours: set[int | None]) -> None:
+    """Those that dead children have left to us, as they do where we are process 1."""
+    with suppress(ChildProcessError):
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid in ours:  # it has ended just now: its own turn comes
+                return
+            os.waitpid(found.si_pid, 0)
 
 
 def _kill(group: Group) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,7 @@ def launched(tmp_path: Path) -> Launcher:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                start_new_session=True,
                 env=os.environ | environment,
             ) as process,
         ):
@@ -178,3 +179,18 @@ def plain_worker() -> Iterator[Callable[..., str]]:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def free_ports() -> Callable[[int], int]:
+    """The first of so many ports in a row that are free."""
+
+    def find(count: int) -> int:
+        while True:
+            first = _free_port()
+            with suppress(OSError), ExitStack() as stack:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                return first
+
+    return find

@@ -40,6 +40,7 @@ def test_a_worker_that_dies_is_started_again_under_its_name(
         assert "serve" in router.command_of(again.pop())
         workers = router.ask("/router/v1/workers", is_admin=True)["workers"]
         assert {one["name"]: one["epoch"] for one in workers} == {"worker-0": 2, "worker-1": 1}
+        assert all(router.children().values())  # nothing that has ended is left unburied
         assert log.read_text().count("--- worker-0 starts") == 2
         assert log.stat().st_mode & 0o077 == 0
         assert "worker-0 has ended: killed by signal 9" in router.said()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 Launched = Callable[..., Any]
 PlainWorker = Callable[..., str]
 ADMIN = "a-key-of-operators"
+OF_A_WORKER = re.compile(r'worker="127[^"]+",status="200"|status="200",worker="127')
 TIMES = 12
 """Connections, so that each of two processes gets some (but for one run in 2,000)."""
 
@@ -58,7 +60,10 @@ def test_operators_are_told_to_change_the_file_and_sighup_reads_it(
         for body in ({"name": "b", "url": two}, {"name": "a", "url": one}):
             told = refusal(router, "/router/v1/workers", body)
             assert told["code"] == "several_processes"
-            assert "--config file and send SIGHUP" in told["message"]
+            assert "change the --config file and send SIGHUP" in told["message"]
+        told = refusal(router, "/router/v1/weights", {"path": "step-200"})
+        assert told["code"] == "several_processes"
+        assert "give new weights to each worker itself" in told["message"]
 
         written(tmp_path / "router.yaml", a=one, b=two)
         router.process.send_signal(signal.SIGHUP)
@@ -79,13 +84,14 @@ def test_operators_are_told_to_change_the_file_and_sighup_reads_it(
         assert all(set(router.states()) == {"b"} for _ in range(TIMES))
 
 
-def test_sigterm_drains_all(launched: Launched, plain_worker: PlainWorker) -> None:
+def test_ctrl_c_drains_all(launched: Launched, plain_worker: PlainWorker) -> None:
     url = plain_worker("--answers-after", "1")
     with launched("--processes", "2", "--worker", url) as router, ThreadPoolExecutor(TIMES) as pool:
         router.until(lambda: all(router.are_ready(netloc(url)) for _ in range(TIMES)), "ready")
         replies = [pool.submit(router.chat) for _ in range(TIMES)]
         time.sleep(0.5)
-        assert router.end(signal.SIGTERM) == 0
+        os.killpg(router.process.pid, signal.SIGINT)  # as a terminal sends it: to all that it has
+        assert router.process.wait(20) == 0
         assert len({reply.result()["pid"] for reply in replies}) == 1
 
 
@@ -96,6 +102,26 @@ def test_bounds_are_kept_by_all_together(launched: Launched, plain_worker: Plain
         router.until(lambda: all(router.are_ready(netloc(url)) for _ in range(TIMES)), "ready")
         replies = list(pool.map(lambda _: router.chat(), range(48)))
         assert max(reply["peak"] for reply in replies) == 4  # 5 // 2 for each
+
+
+def test_each_has_a_port_where_it_answers_alone(
+    launched: Launched, plain_worker: PlainWorker, free_ports: Callable[[int], int]
+) -> None:
+    first = free_ports(2)
+    own = ("--processes", "2", "--process-port", str(first), "--worker", plain_worker())
+    with launched(*own) as router:
+        router.until(lambda: all(router.answers() for _ in range(TIMES)), "both know the worker")
+        shared, counts = router.url, []
+        for port in (first, first + 1):
+            router.url = f"http://127.0.0.1:{port}"
+            router.until(lambda: router.answers(), "it answers")
+            counts.append(chats_counted(router.url))
+            assert chats_counted(router.url) == counts[-1]
+        assert min(counts) > 0
+        router.url = shared
+        assert router.answers()
+        again = [chats_counted(f"http://127.0.0.1:{port}") for port in (first, first + 1)]
+        assert sum(again) == sum(counts) + 1
 
 
 def test_a_port_that_others_share_is_refused(launched: Launched, plain_worker: PlainWorker) -> None:
@@ -122,6 +148,14 @@ def refusal(router: Any, path: str, body: Any) -> dict[str, Any]:
     assert refused.value.code == 409
     found: dict[str, Any] = json.load(refused.value)["error"]
     return found
+
+
+def chats_counted(url: str) -> float:
+    """Requests that the process at this address says workers have answered with 200."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    lines = [line for line in text.splitlines() if line.startswith("omni_router_requests_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if OF_A_WORKER.search(line))
 
 
 def netloc(url: str) -> str:
