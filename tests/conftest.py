@@ -14,7 +14,7 @@ import pytest
 START_DEADLINE_S = 180.0
 READY = "Omni is ready on "
 
-collect_ignore = ["clients", "outsider", "playground", "spoken"]
+collect_ignore = ["api", "clients", "outsider", "playground", "spoken"]
 """What needs more than our packages; `nox -s` of these names runs it."""
 
 
