@@ -55,18 +55,28 @@ def write(root: Path) -> None:
 
 
 def _inlined(file: Path) -> str:
-    """Of a package that gives the names of its modules, these where they are defined."""
+    """A source, and after it what is defined elsewhere in core and stands in its `__all__`."""
     source = file.read_text()
-    if file.name != "__init__.py":
-        return source
-    parts = [source]
-    for statement in ast.parse(source).body:
+    tree, parts = ast.parse(source), [source]
+    given = _given(tree)
+    for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(PACKAGE):
-            wanted = {alias.name for alias in statement.names}
+            wanted = given & {alias.name for alias in statement.names}
             [path] = files(str(statement.module))
-            parts += [part for part in _definitions(path) if _name(part) in wanted]
-            parts += [f"{name}: object" for name in sorted(wanted - {_name(p) for p in parts[1:]})]
+            found = {_name(part): part for part in _definitions(path)}
+            parts += [found.get(name, f"{name}: object") for name in sorted(wanted)]
     return "\n\n".join(parts)
+
+
+def _given(tree: ast.Module) -> set[str]:
+    """The names in `__all__`."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                return set(ast.literal_eval(value))
+            case _:
+                pass
+    return set()
 
 
 def _definitions(path: Path) -> list[str]:

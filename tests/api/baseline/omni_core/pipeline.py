@@ -74,3 +74,94 @@ class Pipeline:
 
 def model_info(pipeline: PipelineConfig, model_path: str) -> ModelInfo:
     ...
+
+class Observer(Protocol):
+
+    def admitted(self, modalities: Collection[Modality], waited_s: float) -> None:
+        ...
+
+    def refused(self, reason: str) -> None:
+        ...
+
+    def aborted(self, reason: str) -> None:
+        ...
+
+    def released(self, stage: str, after_s: float) -> None:
+        ...
+
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        ...
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    max_in_flight: int = 128
+    max_queue: int = 1024
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    in_flight: int = 0
+    queued: int = 0
+    aborting: int = 0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    listen: str
+    secret_file: Path
+    guests: tuple[str, ...]
+
+    def keys(self, places: Collection[str]) -> Curve:
+        ...
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    status: PipelineState
+    stages: dict[str, StageHealth]
+
+class ReplicaHealth(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    state: StageState
+    restarts: int = 0
+    last_death: DeathCause | msgspec.UnsetType = msgspec.UNSET
+
+class StageHealth(ReplicaHealth, frozen=True, kw_only=True):
+    replicas: dict[str, ReplicaHealth] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def processes_ready(self) -> int:
+        ...
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    pipeline: str
+    variant: str
+    checkpoint: str
+    revision: str | None
+    dtype: str
+    compile: str
+    stages: dict[str, StagePlace]
+    torch: str | None
+    cuda: str | None
+    sglang: str | None
+    cards: tuple[str, ...]
+
+class StagePlace(msgspec.Struct, frozen=True, kw_only=True):
+    process: str
+    devices: tuple[str, ...]
+    replicas: int
+    tp_size: int
+    ar_engine: str | None
+
+class Traced(msgspec.Struct, frozen=True, kw_only=True):
+    stages: tuple[str, ...]
+    file: str | None = None
+    threads: dict[str, int] = {}
+    reason: str | None = None
+Running: TypeAlias = Literal['wait', 'abort']
+WATCHDOG_TIMEOUT_S: Final = 30.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    source: str
+    target: str
+    transports: tuple[Transport, ...]

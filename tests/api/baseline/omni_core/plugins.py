@@ -65,3 +65,6 @@ class Plugins:
 
     def listing(self) -> list[PluginInfo]:
         ...
+ALLOW_LIST: Final = 'OMNI_PLUGINS'
+GROUP: Final = 'omni.plugins'
+SKIP_BROKEN: Final = 'OMNI_SKIP_BROKEN_PLUGINS'

@@ -6,9 +6,3 @@ def build_engine(ctx: StageContext, runner: ARRunner) -> Engine:
 
 def build_sglang_engine(ctx: StageContext, model: SglangModel[SglangRunner]) -> Engine:
     ...
-
-class ConfigError(OmniError):
-    default_code = 'config'
-
-    def __init__(self, problems: str | Iterable[str]) -> None:
-        ...

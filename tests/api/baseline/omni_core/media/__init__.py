@@ -34,26 +34,27 @@ def decode_base64(text: str, limits: MediaLimits) -> bytes:
     ...
 AUDIO_MEDIA_TYPES = {'wav': 'audio/wav', 'pcm16': 'audio/pcm', 'flac': 'audio/flac', 'mp3': 'audio/mpeg', 'opus': 'audio/ogg', 'aac': 'audio/aac'}
 
-def pcm16(samples: FloatArray) -> bytes:
+def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
     ...
 
-def wav_header(sample_rate: int, n_samples: int | None) -> bytes:
+def pcm16(samples: FloatArray) -> bytes:
     ...
 
 def wav_bytes(samples: FloatArray | npt.NDArray[np.int16], sample_rate: int) -> bytes:
     ...
 
-def encode_audio(samples: FloatArray, sample_rate: int, fmt: str) -> bytes:
-    ...
-
-def media_bytes(part: MediaPart, limits: MediaLimits, *, resolver: Resolver=system_resolver) -> bytes:
+def wav_header(sample_rate: int, n_samples: int | None) -> bytes:
     ...
 
 def fetch(url: str, limits: MediaLimits, *, resolver: Resolver=system_resolver) -> bytes:
     ...
 
+def media_bytes(part: MediaPart, limits: MediaLimits, *, resolver: Resolver=system_resolver) -> bytes:
+    ...
+
 def load_image(data: bytes, limits: MediaLimits) -> Image.Image:
     ...
+LET_THROUGH = MediaLimits(max_pixels=(1 << 31) - 1, max_audio_seconds=float('inf'), max_video_seconds=float('inf'), max_frames=1 << 40, max_video_pixels=1 << 40, decode_timeout_s=float('inf'))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaLimits:
@@ -73,7 +74,6 @@ class MediaLimits:
     allowed_hosts: tuple[str, ...] | None = None
     allow_private_addresses: bool = False
     allowed_media_dir: str | None = None
-LET_THROUGH = MediaLimits(max_pixels=(1 << 31) - 1, max_audio_seconds=float('inf'), max_video_seconds=float('inf'), max_frames=1 << 40, max_video_pixels=1 << 40, decode_timeout_s=float('inf'))
 
 class SharedFetches:
 
@@ -82,6 +82,7 @@ class SharedFetches:
 
     def bytes_of(self, part: MediaPart, limits: MediaLimits) -> bytes:
         ...
+FrameChoice: TypeAlias = Callable[[Timeline, float, int], list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
@@ -108,7 +109,6 @@ class Timeline:
 
     def time_of(self, pts: int | None, number: int) -> int | None:
         ...
-FrameChoice: TypeAlias = Callable[[Timeline, float, int], list[int]]
 
 def sample_times(timeline: Timeline, fps: float, max_frames: int) -> list[int]:
     ...

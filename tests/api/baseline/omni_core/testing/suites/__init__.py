@@ -219,6 +219,18 @@ class RouteSuite(Suite):
 
     def test_operators_are_answered(self, client: Client) -> None:
         ...
+
+class PreprocessorSuite(StageSuite):
+
+    @pytest.fixture
+    def bad(self) -> Sequence[Script]:
+        ...
+
+    def test_what_came_is_not_changed(self, build: Callable[[], Scheduler], scripts: Sequence[Script]) -> None:
+        ...
+
+    def test_bad_input_fails_its_own_request_as_the_callers_fault(self, build: Callable[[], Scheduler], scripts: Sequence[Script], bad: Sequence[Script]) -> None:
+        ...
 Script: TypeAlias = Callable[[str], Sequence[InboxItem]]
 
 class StageSuite(Suite):
@@ -250,18 +262,6 @@ class StageSuite(Suite):
         ...
 
     def test_what_it_hands_on_can_travel(self, build: Callable[[], Scheduler], scripts: Sequence[Script]) -> None:
-        ...
-
-class PreprocessorSuite(StageSuite):
-
-    @pytest.fixture
-    def bad(self) -> Sequence[Script]:
-        ...
-
-    def test_what_came_is_not_changed(self, build: Callable[[], Scheduler], scripts: Sequence[Script]) -> None:
-        ...
-
-    def test_bad_input_fails_its_own_request_as_the_callers_fault(self, build: Callable[[], Scheduler], scripts: Sequence[Script], bad: Sequence[Script]) -> None:
         ...
 
 class VocoderSuite(Suite):
