@@ -242,14 +242,12 @@ def clients(session: nox.Session) -> None:
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     apart = [f"--ignore-glob=tests/clients/test_{name}*.py" for name in CLIENTS_APART]
-    asked = session.posargs or ["tests/clients"]
-    for family in ("qwen3", "ming"):
-        session.run("pytest", *apart, *asked, env=ONE_THREAD | {"OMNI_FAMILY": family})
+    with_each_family(session, *apart, *(session.posargs or ["tests/clients"]), env=ONE_THREAD)
 
 
 @nox.session
 def clients_apart(session: nox.Session) -> None:
-    """Put LiteLLM's proxy before a live server, and LiveKit's plugin, as they are released."""
+    """Put LiteLLM's proxy before live servers, and LiveKit's plugin, as they are released."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
     session.install("-q", NEWEST_OPENAI)
     programs = {
@@ -257,7 +255,13 @@ def clients_apart(session: nox.Session) -> None:
         for name, program in CLIENTS_APART.items()
     }
     files = [str(f) for name in CLIENTS_APART for f in Path("tests/clients").glob(f"test_{name}*")]
-    session.run("pytest", *sorted(files), *session.posargs, env=ONE_THREAD | programs)
+    with_each_family(session, *sorted(files), *session.posargs, env=ONE_THREAD | programs)
+
+
+def with_each_family(session: nox.Session, *options: str, env: dict[str, str]) -> None:
+    """Run tests whose servers live for the whole run, with every model of tests/families.py."""
+    for name in MODELS:
+        session.run("pytest", *options, env=env | {"OMNI_FAMILY": name.removeprefix("omni-")})
 
 
 def environment_apart(session: nox.Session, name: str) -> Path:
@@ -281,27 +285,26 @@ def playground(session: nox.Session) -> None:
     if shutil.which("chromium") is None:
         session.skip("there is no chromium here: apt-get install chromium")
     tools = (*TEST_TOOLS, "httpx", "hibari-tts==0.2.1", "playwright==1.65.2")
-    install(session, "omni-core", "omni-qwen3", "omni-server[realtime]", tools=tools)
+    install(session, "omni-core", *MODELS, "omni-server[realtime]", tools=tools)
     place = Path(session.create_tmp())
     said = {
         "OMNI_SAID": "What is the capital of France, and how many people live there?",
         "OMNI_INTERRUPTION": "Stop, please. Tell me about the weather instead.",
     }
-    pictures = Path(*session.posargs[:1] or [place]).resolve()
-    pictures.mkdir(parents=True, exist_ok=True)
+    (pictures := Path(*session.posargs[:1] or [place]).resolve()).mkdir(parents=True, exist_ok=True)
     environment = ONE_THREAD | {"OMNI_SCREENSHOTS": str(pictures)}
     for name, sentence in said.items():
         environment[name] = str(place / f"{name}.wav")
         session.run("hibari", sentence, "--seed", "0", "-o", environment[name])
-    session.run("pytest", "tests/playground", env=environment)
+    with_each_family(session, "tests/playground", env=environment)
 
 
 @nox.session
 def parity_variants(session: nox.Session) -> None:
     """Run the parity cases under each engine feature by itself, eager and compiled."""
     install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx"))
-    files = (ENGINE_FEATURES, *COMPILED_STEPS)
-    session.run("pytest", "-m", "", *files, *session.posargs, env=ONE_THREAD)
+    asked = ("-m", "", ENGINE_FEATURES, *COMPILED_STEPS, *session.posargs)
+    session.run("pytest", *asked, env=ONE_THREAD)
 
 
 @nox.session
@@ -339,9 +342,8 @@ def install_sglang(session: nox.Session) -> None:
 def fuzz_media(session: nox.Session) -> None:
     """Feed 10,000 damaged media files (`-- --count N`) to the loaders: no crash or hang."""
     install(session, "omni-core[media]")
-    session.run(
-        "python", "tests/fuzz/media.py", *session.posargs, env=ONE_THREAD | {"SVT_LOG": "0"}
-    )
+    quiet = ONE_THREAD | {"SVT_LOG": "0"}
+    session.run("python", "tests/fuzz/media.py", *session.posargs, env=quiet)
 
 
 @nox.session

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from families import FAMILIES, Family
+
 START_DEADLINE_S = 180.0
 READY = "Omni is ready on "
 
@@ -26,6 +28,12 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory: Path = tmp_path_factory.mktemp("tiny")
     build(str(directory), seed=0)
     return str(directory)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def server_family(request: pytest.FixtureRequest) -> Family:
+    """Each in turn."""
+    return FAMILIES[request.param]
 
 
 @pytest.fixture(scope="session")

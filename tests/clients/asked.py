@@ -3,68 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import av
 import numpy as np
 
+from families import FAMILY
 from omni_core.types import FloatArray
-from omni_ming import tiny as ming
-from omni_qwen3 import tiny as qwen3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """What clients must know of the models that are served."""
-
-    build: Callable[[str], None]
-    """Writes a tiny checkpoint into a directory."""
-    rate: int
-    """Of speech, in Hz, of the tiny checkpoint as of the real ones."""
-    frame_s: float
-    """Sound that is made at a time."""
-    voices: tuple[str, str]
-    """Two of them, the default one first."""
-    stage: str
-    """Which speaks; a caller's parameters may be for it alone."""
-    brief: int
-    """Steps of that stage for about two seconds."""
-    ends: dict[str, Any]
-    """Sampling that ends a reply by itself within `BRIEF`'s tokens."""
-    tools: bool
-    clones: bool
-    """Voices can be uploaded."""
-
-
-FAMILIES = {
-    "qwen3": Family(
-        build=qwen3.build,
-        rate=24_000,
-        frame_s=0.08,
-        voices=("ethan", "chelsie"),
-        stage="talker_ar",
-        brief=24,
-        ends={},
-        tools=True,
-        clones=False,
-    ),
-    "ming": Family(
-        build=ming.build,
-        rate=44_100,
-        frame_s=0.32,
-        voices=("DB30", "lingguang"),
-        stage="talker_stream",
-        brief=6,
-        ends={"min_tokens": 10, "logit_bias": {"384": 100}},  # <|role_end|>
-        tools=False,
-        clones=True,
-    ),
-}
-FAMILY = FAMILIES[os.environ.get("OMNI_FAMILY", "qwen3")]
-"""`nox -s clients` runs all tests with each."""
 
 MODEL = "tiny-omni"
 KEY, OTHER_KEY = "sk-clients", "sk-somebody-else"
@@ -78,7 +23,7 @@ TEXT_AND_AUDIO = ["text", "audio"]
 TALKER_BRIEF = {
     "seed": 1,
     "stage_params": {
-        FAMILY.stage: {"temperature": 0, "ignore_eos": True, "max_tokens": FAMILY.brief}
+        FAMILY.speaker: {"temperature": 0, "ignore_eos": True, "max_tokens": FAMILY.brief}
     },
 }
 BRIEF: dict[str, Any] = {

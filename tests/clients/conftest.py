@@ -7,12 +7,26 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from asked import FAMILY, KEY, MODEL, OTHER_KEY, RATE_LIMIT, REQUEST_DEADLINE_S
+from asked import (
+    BRIEF,
+    KEY,
+    MODEL,
+    OTHER_KEY,
+    QUESTION,
+    RATE_LIMIT,
+    READING,
+    REQUEST_DEADLINE_S,
+    VOICE,
+)
+from families import FAMILY
+from in_process import Told, answers, question
+from omni_core.types import Request, RequestParams, SamplingParams
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +39,23 @@ def greedy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     known = json.loads(defaults.read_text()) if defaults.is_file() else {}
     defaults.write_text(json.dumps({**known, **greedy}))
     return str(directory)
+
+
+@pytest.fixture(scope="session")
+def references(greedy_checkpoint: str) -> dict[str, Told]:
+    """What the pipeline itself makes of BRIEF ("chat") and of READING ("speech")."""
+    speaker = SamplingParams(temperature=0, ignore_eos=True, max_tokens=FAMILY.brief)
+    spoken: dict[str, Any] = {"voice": VOICE, "stage_params": {FAMILY.speaker: speaker}}
+    sampling = SamplingParams(temperature=0, max_tokens=BRIEF["max_tokens"], seed=1, **FAMILY.ends)
+    both = RequestParams(modalities=("text", "audio"), sampling=sampling, **spoken)
+    read = RequestParams(modalities=("audio",), sampling=SamplingParams(seed=1), **spoken)
+    requests = (
+        question(QUESTION[0]["content"], both),
+        Request(read_aloud=READING["input"], params=read),
+    )
+    chat, speech = answers(greedy_checkpoint, requests)
+    assert chat.rates == speech.rates == {FAMILY.rate}
+    return {"chat": chat, "speech": speech}
 
 
 @pytest.fixture(scope="session")

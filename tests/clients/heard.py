@@ -12,7 +12,7 @@ import av
 import numpy as np
 import soxr
 
-from asked import FAMILY
+from families import FAMILY
 from omni_core.types import FloatArray
 
 MODEL_RATE = FAMILY.rate
@@ -67,11 +67,12 @@ class Heard:
 
 
 def hear(data: bytes, audio_format: str) -> Heard:
-    """Decode a file as one of `FORMATS`, or bare samples at the model's rate."""
+    """Decode a file as one of `FORMATS`, or bare samples at the rate that clients take them for."""
     if audio_format in BARE:
         assert len(data) % 2 == 0
         samples = np.frombuffer(data, "<i2").astype("f4") / 32_768
-        return Heard(container="", codec="pcm_s16le", rate=MODEL_RATE, channels=1, samples=samples)
+        rate = SPEECH_PCM_RATE if audio_format == "pcm" else MODEL_RATE
+        return Heard(container="", codec="pcm_s16le", rate=rate, channels=1, samples=samples)
     with av.open(io.BytesIO(data)) as file:
         track = file.streams.audio[0]
         resampler = av.AudioResampler(format="flt", layout="mono", rate=track.rate)
@@ -100,8 +101,12 @@ def correlation(one: FloatArray, other: FloatArray) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def low_passed(samples: FloatArray, cutoff_hz: float) -> FloatArray:
-    """What is below a frequency, at the model's rate."""
-    spectrum = np.fft.rfft(samples)
-    spectrum[round(cutoff_hz * len(samples) / MODEL_RATE) :] = 0
-    return np.fft.irfft(spectrum, len(samples)).astype("f4")
+def low_passed(
+    samples: FloatArray, cutoff_hz: float, rate: int = MODEL_RATE, wanted: int = MODEL_RATE
+) -> FloatArray:
+    """What is below a frequency, at another rate: by Fourier, with silence around it. Both rates
+    are multiples of 10 Hz, the lengths of 0.1 s."""
+    size = (len(samples) * 10 // rate + 2) * rate // 10
+    spectrum = np.fft.rfft(samples, size)[: round(cutoff_hz * size / rate)]
+    made = size * wanted // rate
+    return (np.fft.irfft(spectrum, made) * (made / size)).astype("f4")

@@ -1,6 +1,7 @@
 """What LiveKit's OpenAI plugin makes of a server: spoken, written and answered, printed as JSON.
 
-Run by the Python that has the plugin: `livekit_calls.py BASE_URL KEY MODEL VOICE WAV TEXT`.
+Run by the Python that has the plugin: `livekit_calls.py BASE_URL KEY MODEL VOICE WAV TEXT URL`,
+where URL is asked for speech.
 """
 
 from __future__ import annotations
@@ -68,15 +69,16 @@ async def refused(call: Callable[[], Coroutine[Any, Any, Any]]) -> dict[str, Any
 
 async def main() -> None:
     """Make every call once."""
-    base_url, key, model, voice, path, text = sys.argv[1:]
+    base_url, key, model, voice, path, text, speech_url = sys.argv[1:]
     common = {"base_url": base_url, "api_key": key, "model": model}
+    tts = {**common, "base_url": speech_url}
     made = {
-        "pcm": await speak(common, voice, text, "pcm"),
-        "mp3": await speak(common, voice, text, None),
-        "wav": await speak(common, voice, text, "wav"),
+        "pcm": await speak(tts, voice, text, "pcm"),
+        "mp3": await speak(tts, voice, text, None),
+        "wav": await speak(tts, voice, text, "wav"),
         "stt": await write(common, path),
         "llm": await answer(common, text),
-        "no voice": await refused(lambda: speak(common, "alloy", text, "pcm")),
+        "no voice": await refused(lambda: speak(tts, "alloy", text, "pcm")),
         "no model": await refused(lambda: write({**common, "model": "whisper-1"}, path)),
     }
     json.dump(made, sys.stdout)

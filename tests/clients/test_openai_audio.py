@@ -14,8 +14,10 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent
 
-from asked import BRIEF, FAMILY, MODEL, READING, RECORDINGS, VOICE, recorded, tone
+from asked import BRIEF, MODEL, READING, RECORDINGS, VOICE, recorded, tone
+from families import FAMILY
 from heard import PCM_TOLERANCE, hear
+from in_process import Told
 
 SECONDS = 1.5
 UPLOAD_PRECISION_S = 0.08
@@ -33,8 +35,10 @@ def transcribed(client: OpenAI, file: Any, **asked: Any) -> Any:
     return client.audio.transcriptions.create(file=file, **{**known, **asked})
 
 
-def test_speech_as_people_save_it(client: OpenAI, tmp_path: Path) -> None:
-    expected = hear(client.audio.speech.create(**READING, response_format="wav").content, "wav")
+def test_speech_as_people_save_it(
+    client: OpenAI, references: dict[str, Told], tmp_path: Path
+) -> None:
+    expected = references["speech"].samples
     saved = {name: tmp_path / f"{name}.wav" for name in ("written", "streamed", "pieces")}
     speech = client.audio.speech.create(**READING, response_format="wav")
     speech.write_to_file(saved["written"])
@@ -47,11 +51,11 @@ def test_speech_as_people_save_it(client: OpenAI, tmp_path: Path) -> None:
     saved["pieces"].write_bytes(b"".join(pieces))
     for path in saved.values():
         heard = hear(path.read_bytes(), "wav").samples
-        assert len(heard) == len(expected.samples)
-        assert np.abs(heard - expected.samples).max() <= PCM_TOLERANCE
+        assert len(heard) == len(expected)
+        assert np.abs(heard - expected).max() <= PCM_TOLERANCE
 
 
-@pytest.mark.skipif(not FAMILY.clones, reason="the model clones no voices")
+@pytest.mark.skipif(not FAMILY.clones_voices, reason="the model clones no voices")
 def test_a_voice_is_created_spoken_with_and_deleted(client: OpenAI, clip: bytes) -> None:
     voice = client.audio.voices.create(
         name="My new voice", audio_sample=("a.wav", clip, "audio/wav"), consent="cons_1234"

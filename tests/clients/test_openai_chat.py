@@ -14,7 +14,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field
 
-from asked import BRIEF, FAMILY, MODEL, QUESTION, TEXT_AND_AUDIO, VOICE
+from asked import BRIEF, MODEL, QUESTION, TEXT_AND_AUDIO, VOICE
+from families import FAMILY
 
 SPOKEN: dict[str, Any] = {"modalities": TEXT_AND_AUDIO, "audio": {"voice": VOICE, "format": "wav"}}
 SPOKEN_STREAM: dict[str, Any] = {**SPOKEN, "audio": {"voice": VOICE, "format": "pcm16"}}

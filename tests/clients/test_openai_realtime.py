@@ -9,16 +9,16 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from openai import AsyncOpenAI
 
-from asked import FAMILY, MODEL
+from asked import MODEL
+from families import FAMILY
 from omni_core.media import wav_bytes
 
 RATE = 16_000
 PCM = (12_000 * np.sin(np.arange(RATE) * 0.1)).astype("<i2")
 """A second of a tone."""
-FRAME_SAMPLES = round(24_000 * FAMILY.frame_s)
-"""Of one codec frame, which is one audio token."""
 TOKENS = 12
 QUIET: dict[str, Any] = {"input": {"turn_detection": None, "format": {"rate": RATE}}}
 SOME_S = 60.0
@@ -41,9 +41,10 @@ class Conversation:
                 if event.type == kind:
                     return event
 
-    async def begin(self, **settings: Any) -> None:
+    async def begin(self, output: dict[str, Any] | None = None, **settings: Any) -> None:
         await self.until("session.created")
-        settings |= {"type": "realtime", "audio": QUIET, "temperature": 0}
+        audio = {**QUIET, "output": output or {}}
+        settings |= {"type": "realtime", "audio": audio, "temperature": 0}
         await self.connection.session.update(session=settings)
         await self.until("session.updated")
 
@@ -98,17 +99,26 @@ async def test_replies_are_those_of_chat_and_earlier_turns_are_not_computed_agai
     assert heard[0] == heard[1]
 
 
-async def test_a_spoken_turn_is_answered_aloud(async_client: AsyncOpenAI) -> None:
+@pytest.mark.parametrize(
+    ("kind", "rate", "sample"),
+    [("audio/pcm", 24_000, "<i2"), ("audio/pcm", 16_000, "<i2"), ("audio/pcmu", 8_000, "u1")],
+)
+async def test_a_spoken_turn_is_answered_aloud(
+    async_client: AsyncOpenAI, kind: str, rate: int, sample: str
+) -> None:
+    """At the rate of the session, whatever the model's is."""
+    wanted = {"type": kind, **({"rate": rate} if kind == "audio/pcm" else {})}
     async with talking(async_client) as connection:
         talk = Conversation(connection)
-        await talk.begin(instructions="Be brief.")
+        await talk.begin(instructions="Be brief.", output={"format": wanted})
         await talk.say(PCM.tobytes())
         done = await talk.ask()
     deltas = [event.delta for event in talk.heard if event.type == "response.output_audio.delta"]
-    samples = np.frombuffer(b"".join(map(base64.b64decode, deltas)), "<i2")
+    samples = np.frombuffer(b"".join(map(base64.b64decode, deltas)), sample)
     frames = done.usage.output_token_details.audio_tokens
-    assert (frames - 1) * FRAME_SAMPLES < len(samples) <= frames * FRAME_SAMPLES
-    assert np.abs(samples).max() > 0
+    frame = round(rate * FAMILY.frame_s)  # which is one audio token
+    assert (frames - 1) * frame < len(samples) <= frames * frame
+    assert len(np.unique(samples)) > 64
     said = [e.delta for e in talk.heard if e.type == "response.output_audio_transcript.delta"]
     assert "".join(said) == done.output[0].content[0].transcript
 

@@ -20,6 +20,8 @@ import soxr
 from person import AWKWARD_KEY, KEY
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from families import FAMILY
+
 RATE = 48_000
 BEFORE_S, BETWEEN_S, AFTER_S = 1.5, 3.5, 90.0
 """Silence around what is said; the reply to the first words lasts longer than `BETWEEN_S`."""
@@ -30,10 +32,13 @@ PATIENCE_MS = 60_000
 
 @pytest.fixture(scope="session")
 def url(
-    live_server: Callable[..., AbstractContextManager[httpx.Client]], tiny_checkpoint: str
+    live_server: Callable[..., AbstractContextManager[httpx.Client]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """Of a server that wants a key."""
-    with live_server(tiny_checkpoint, "--api-key", KEY, "--api-key", AWKWARD_KEY) as client:
+    """Of a server that wants a key, of the family that OMNI_FAMILY names."""
+    checkpoint = str(tmp_path_factory.mktemp(FAMILY.name))
+    FAMILY.build(checkpoint)
+    with live_server(checkpoint, "--api-key", KEY, "--api-key", AWKWARD_KEY) as client:
         yield str(client.base_url).rstrip("/").replace("127.0.0.1", "localhost")
 
 

@@ -30,6 +30,8 @@ from person import (
 )
 from playwright.sync_api import Route, expect
 
+from families import FAMILY
+
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 
 
@@ -125,7 +127,7 @@ def test_a_written_turn_with_a_picture(
     for measure in ("TTFT", "TTFA", "RTF", "Audio", "Tokens"):
         assert turn.locator("dt", has_text=measure).count() == 1
     turn.locator("summary").click()
-    expect(turn.get_by_text("code2wav")).to_be_visible()
+    expect(turn.get_by_text(FAMILY.speech_stages[-1])).to_be_visible()
     bars = turn.locator(".bar")
     assert bars.count() >= 6
     assert all(bar.bounding_box()["width"] > 1 for bar in bars.all())
@@ -138,7 +140,7 @@ def test_a_written_turn_with_a_picture(
     answered(page, 1)
     [first, second] = bodies
     assert first["modalities"] == ["text", "audio"]
-    assert first["audio"] == {"format": "pcm16", "voice": "ethan"}
+    assert first["audio"] == {"format": "pcm16", "voice": FAMILY.voices[0]}
     assert first["max_tokens"] == 24
     [picture, text] = first["messages"][0]["content"]
     assert picture["image_url"]["url"].startswith("data:image/png;base64,")

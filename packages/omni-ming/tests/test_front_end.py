@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_ming.speech_text.cutting import MAX_LENGTH, cut
-from omni_ming.speech_text.front_end import FrontEnd, utterances
+from omni_ming.speech_text.front_end import FrontEnd, has_speech, utterances
 from omni_ming.speech_text.numbers import write_numbers
 from omni_ming.speech_text.scripts import is_chinese, is_speakable, semantic_length
 
@@ -59,6 +59,7 @@ def test_how_a_text_came_changes_nothing(text: str, sizes: list[int]) -> None:
         rest = rest[size:]
     made += [*front_end.push(rest), *front_end.flush()]
     assert made == utterances(text)
+    assert has_speech(text) == bool(made)
     assert all(is_speakable(one["text"]) for one in made)
 
 
@@ -130,6 +131,15 @@ def test_numbers_take_time_in_proportion(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "   ", "...", "。！？，", "😀😀😀", "\n\n\n", "--- *** ###"])
 def test_nothing_to_say(text: str) -> None:
     assert utterances(text) == []
+    assert not has_speech(text)
+
+
+def test_speech_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    push = FrontEnd.push
+    monkeypatch.setattr(FrontEnd, "push", lambda self, text: read.append(text) or push(self, text))
+    assert has_speech("Hello there, world. " + "word " * 4_000)
+    assert "".join(read) == "Hello there, world."
 
 
 @pytest.mark.parametrize("text", ["Привет, мир", "こんにちは", "0", "é"])

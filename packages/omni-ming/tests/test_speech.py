@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from golden_files import assert_close
 from recordings import hum, wav
+from tokenizers import Tokenizer
 
 import omni_ming
 from omni_core.pipeline import Pipeline
@@ -88,6 +89,9 @@ async def test_both_variants_sound_the_same(tiny_checkpoint: str) -> None:
         assert isinstance(finished, Finished)
         assert finished.audio_finish_reason == "stop"
         assert finished.usage.audio_tokens > 3
+    tokens = Tokenizer.from_file(f"{tiny_checkpoint}/tokenizer.json").encode(TEXT).ids
+    for events in (*made["speech"][:2], *made["streaming_speech"][:2]):
+        assert events[-1].usage.prompt_tokens == len(tokens), "of the text that is read"
     read, _, answered, read_cloned, answered_cloned = made["speech"]
     assert told(answered)
     assert told(answered_cloned) == told(answered), "the voice is no part of the prompt"

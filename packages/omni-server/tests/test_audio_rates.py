@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from omni_core.types import AudioDelta, Finished, FloatArray, TextDelta, Usage
+from omni_server.realtime.formats import AudioFormat, PcmDecoder, encoder, to_float
 
 SECONDS = 0.6
 RATES = (16_000, 22_050, 44_100)
@@ -103,3 +104,21 @@ async def test_speech(local: Any, rate: int, fmt: str) -> None:
     samples, header_rate = heard_in(data)
     assert header_rate == (48_000 if fmt == "opus" else rate)
     return check(samples, header_rate, fmt)
+
+
+@pytest.mark.parametrize("model_rate", RATES)
+@pytest.mark.parametrize(
+    "sent",
+    [
+        AudioFormat("audio/pcm", 24_000),
+        AudioFormat("audio/pcm", 16_000),
+        AudioFormat("audio/pcmu", 8_000),
+    ],
+    ids=["24k", "16k", "8k"],
+)
+def test_sound_of_a_conversation(model_rate: int, sent: AudioFormat) -> None:
+    """At the rate that the session asks for, whatever the model's is."""
+    sending = encoder(sent, model_rate, 1.0)
+    pieces = np.split(chirp(model_rate), [480, 511, 7_000])
+    data = b"".join([*map(sending.push, pieces), sending.flush()])
+    check(to_float(PcmDecoder(sent).push(data)), sent.rate, sent.name)

@@ -117,7 +117,7 @@ class ThinkerStage:
         text = prepared["spoken_text"]
         outbox.stream(request_id, SpokenText(text=text), target=self._speaker)
         outbox.stream_done(request_id)
-        outbox.done(request_id)
+        outbox.done(request_id, Usage(prompt_tokens=len(prepared["input_ids"])))
 
     def _prompt_usage(self, ids: tuple[int, ...]) -> Usage:
         config = self._config

@@ -45,7 +45,7 @@ from omni_ming.preprocess.rules import Rules
 from omni_ming.preprocess.settings import load_settings
 from omni_ming.preprocess.tokenizer import TextTokenizer
 from omni_ming.preprocess.voice import VoiceRecordings
-from omni_ming.speech_text.front_end import utterances
+from omni_ming.speech_text.front_end import has_speech
 
 LONGEST_READING = 20_000
 """Characters of a text to read aloud, which is about an hour of speech."""
@@ -103,7 +103,7 @@ class Preprocessor:
         return prompt
 
     def reading(self, text: str) -> Prompt:
-        """See `PromptMaker`; the text is for the Talker's front end, and is no prompt at all.
+        """See `PromptMaker`; the text is for the Talker's front end, its tokens are only counted.
 
         RequestError for a text without anything to say, or one that is too long.
         """
@@ -113,18 +113,13 @@ class Preprocessor:
                 "one request",
                 param="read_aloud",
             )
-        if not utterances(text):
+        if not has_speech(text):
             raise RequestError(
                 "the text has nothing to say: no letter and no digit", param="read_aloud"
             )
-        nothing = np.zeros(0, dtype=np.int64)
-        return Prompt(
-            input_ids=nothing,
-            positions=np.zeros((3, 0), dtype=np.int64),
-            rope_delta=0,
-            routed=[],
-            spoken_text=text,
-        )
+        ids = np.array(self._tokenizer.encode(text), dtype=np.int64)
+        line, delta = positions([Line(ids.tolist())])
+        return Prompt(input_ids=ids, positions=line, rope_delta=delta, routed=[], spoken_text=text)
 
     def raw(self, prompt: str | IntArray, params: RequestParams) -> Prompt:
         """See `PromptMaker`."""

@@ -6,9 +6,11 @@ tokens, voices or sound.
 
 from __future__ import annotations
 
+import textwrap
+
 from omni_ming.payloads import Utterance
 from omni_ming.speech_text.cutting import MAX_LENGTH, cut
-from omni_ming.speech_text.numbers import write_numbers
+from omni_ming.speech_text.numbers import without_grouping, write_numbers
 from omni_ming.speech_text.scripts import is_chinese, is_speakable, semantic_length
 
 FIRST_LEAST = 12
@@ -20,7 +22,8 @@ scripts, marks, spaces, and digits at `DIGIT` each."""
 DIGIT = 5
 """Characters that a digit takes in words, about: one of them may be a word of its own."""
 MOST_CHARACTERS = 600
-"""Of one utterance, whatever they are: to the authors' rules a word of any length is one word."""
+"""Of one utterance, whatever they are, before numbers are written and after: to the authors' rules
+a word of any length is one word, and a unit may be three in words."""
 _COMMAS = ",，、;；"
 _ENDS = "！？。，!?"
 
@@ -45,7 +48,7 @@ class FrontEnd:
 
     def flush(self) -> list[Utterance]:
         """The text is over: what is left, if there is anything to say."""
-        pieces = cut("".join(self._waiting), is_rest=self._is_rest)
+        pieces = cut(self._text(), is_rest=self._is_rest)
         self._wait_with("", is_rest=False)
         return self._spell(pieces)
 
@@ -81,7 +84,7 @@ class FrontEnd:
             return self._break()
         if self._length <= MAX_LENGTH:
             return []
-        text = "".join(self._waiting)
+        text = self._text()
         self._length = semantic_length(text)
         if self._length <= MAX_LENGTH:
             return []
@@ -99,14 +102,25 @@ class FrontEnd:
         self._wait_with(text[end:], is_rest=self._is_rest)
         return self._spell([text[:end].strip()])
 
+    def _text(self) -> str:
+        """What waits; not cut at a comma within an English number, which the authors do."""
+        text = "".join(self._waiting)
+        return text if is_chinese(text) else without_grouping(text)
+
     def _wait_with(self, text: str, *, is_rest: bool) -> None:
         self._waiting, self._is_rest = list(text), is_rest
         self._length, self._others = semantic_length(text), sum(map(_others, text))
 
     def _spell(self, pieces: list[str]) -> list[Utterance]:
-        texts = [piece if is_chinese(piece) else write_numbers(piece) for piece in pieces]
-        texts = [text.removeprefix("，") for text in texts]
+        texts = [text.removeprefix("，") for piece in pieces for text in _written(piece)]
         return [Utterance(text=t, continues=not self._spoken) for t in texts if is_speakable(t)]
+
+
+def _written(piece: str) -> list[str]:
+    """With numbers in words; in several pieces where that is too long."""
+    if is_chinese(piece):
+        return [piece]
+    return textwrap.wrap(write_numbers(piece), MOST_CHARACTERS, break_on_hyphens=False)
 
 
 def _counts(character: str) -> bool:
@@ -124,3 +138,9 @@ def utterances(text: str) -> list[Utterance]:
     """Of a whole text."""
     front_end = FrontEnd()
     return [*front_end.push(text), *front_end.flush()]
+
+
+def has_speech(text: str) -> bool:
+    """Whether a whole text has utterances; reads no further than the first."""
+    front_end = FrontEnd()
+    return any(front_end.push(character) for character in text) or bool(front_end.flush())
