@@ -12,7 +12,19 @@ import typer
 
 from omni_core.errors import OmniError, PluginError
 from omni_core.plugins import Plugins
-from omni_server.cli import config, demo, doctor, engines, graph, info, plugged, serve, stage, tiny
+from omni_server.cli import (
+    config,
+    demo,
+    doctor,
+    engines,
+    graph,
+    info,
+    new_plugin,
+    plugged,
+    serve,
+    stage,
+    tiny,
+)
 from omni_server.cli.options import EXTRA_OPTIONS
 
 
@@ -29,7 +41,7 @@ def application() -> typer.Typer:
     app.command(context_settings=EXTRA_OPTIONS)(serve.serve)
     app.command(context_settings=EXTRA_OPTIONS)(graph.graph)
     for command in (
-        *(stage.stage, tiny.tiny, demo.demo),
+        *(stage.stage, tiny.tiny, demo.demo, new_plugin.new_plugin),
         *(info.plugins, engines.engines, doctor.doctor, info.version),
     ):
         app.command()(command)

@@ -4,8 +4,8 @@
 from omni_core.testing.suites import PluginSuite
 
 
-class TestParrot(PluginSuite):
-    module = "omni_parrot"
+class TestMine(PluginSuite):
+    module = "omni_mine"
 ```
 
 A suite's docstring names the fixtures to give. Needs pytest: `pip install 'omni-core[testing]'`.

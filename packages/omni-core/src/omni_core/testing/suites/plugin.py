@@ -34,7 +34,7 @@ print(json.dumps({"took_s": time.process_time() - before, "modules": list(sys.mo
 
 
 class PluginSuite(Suite):
-    """Give `module`, a string: the plugin's module, as its entry point names it ("omni_parrot")."""
+    """Give `module`, a string: the plugin's module, as its entry point names it ("omni_mine")."""
 
     module: ClassVar[str]
 
