@@ -447,6 +447,26 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def api(session: nox.Session) -> None:
+    """Find unannounced breaks of what is public; `-- --write` makes this tree the baseline."""
+    install(session, "omni-core", "omni-server", tools=("griffe>=2,<3", "pytest"))
+    session.run("pytest", "-q", "--noconftest", "tests/api")
+    session.run("python", "tests/api/check.py", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site of docs/, without a warning; `-- DIR` keeps it, `-- serve` shows it."""
+    session.install("-q", "-c", CONSTRAINTS, "mkdocs-material")
+    quiet = {"NO_MKDOCS_2_WARNING": "1"}  # its makers' advertisement
+    if session.posargs == ["serve"]:
+        session.run("mkdocs", "serve", env=quiet)
+    else:
+        site = Path(*session.posargs[:1] or [session.create_tmp()], "site").resolve()
+        session.run("mkdocs", "build", "--strict", "--site-dir", str(site), env=quiet)
+
+
+@nox.session
 def layers(session: nox.Session) -> None:
     """Check who imports whom, and that core and server name no model."""
     session.install("-q", "-c", CONSTRAINTS, "pytest")

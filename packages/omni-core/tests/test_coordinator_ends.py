@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from omni_core.codec import Codec
-from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts
+from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts, Silent
 from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.coordinator import Coordinator
@@ -47,7 +47,7 @@ STAGES = [
 ]
 
 
-class Diary:
+class Diary(Silent):
     """An `Observer` that keeps what it is told."""
 
     def __init__(self) -> None:

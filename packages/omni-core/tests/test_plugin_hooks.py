@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
+import os
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -158,6 +161,12 @@ class Diary(Silent):
     def aborted(self, reason: str) -> None:
         self.told.append(f"aborted {reason}")
 
+    def ready(self, process: str, stages: Any) -> None:
+        self.told.append(f"{process} is ready: {' '.join(stages)}")
+
+    def lost(self, process: str, stages: Any, cause: str) -> None:
+        self.told.append(f"{process} is lost: {cause}")
+
 
 class Faint(Silent):
     """Falls over at once."""
@@ -181,7 +190,14 @@ async def test_register_observers_are_told_by_a_pipeline(
         params = RequestParams(modalities=("text",))
         async for _ in pipeline.generate(Request(messages=(message,), params=params)):
             pass
-    assert diary.told[-1] == "admitted text"
+        served = diary.told[-1]
+        os.kill(pipeline.health().stages["voice"].pid or 0, signal.SIGKILL)
+        while "voice@1 is ready: voice" not in diary.told:
+            await asyncio.sleep(0.01)
+    assert "front is ready: intake writer" in diary.told
+    assert served == "admitted text"
+    lost = diary.told.index("voice is lost: exit")
+    assert lost < diary.told.index("voice@1 is ready: voice")
     assert owners.told == diary.told
 
 

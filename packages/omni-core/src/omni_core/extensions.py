@@ -93,7 +93,7 @@ class AudioCodecSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverSpec:
-    """Something that is told of requests as they come and go."""
+    """Something that is told of requests and processes as they come and go."""
 
     name: str
     build: Ref

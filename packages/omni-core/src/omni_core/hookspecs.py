@@ -73,4 +73,4 @@ def register_checks() -> Iterable[CheckSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def register_observers() -> Iterable[ObserverSpec]:  # type: ignore[empty-body]
-    """Return what is to be told of the requests of every pipeline of this process."""
+    """Return what is to be told of the requests and processes of every pipeline of this process."""

@@ -107,6 +107,12 @@ class Metrics:
         """See `Observer.released`."""
         self.abort_released.labels(stage).observe(after_s)
 
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        """See `Observer.ready`; /health is asked when there is somebody who wants to know."""
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        """See `Observer.lost`, and `ready`."""
+
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"omni_{name}", documentation, registry=self.registry)
 

@@ -6,7 +6,7 @@ Knows who failed. Knows no request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from omni_core.coordinator.aborts import Observer
 from omni_core.errors import PluginError
@@ -60,6 +60,16 @@ class Together:
         """See `Observer.released`."""
         self._owners.released(stage, after_s)
         self._tell(lambda observer: observer.released(stage, after_s))
+
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        """See `Observer.ready`."""
+        self._owners.ready(process, stages)
+        self._tell(lambda observer: observer.ready(process, stages))
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        """See `Observer.lost`."""
+        self._owners.lost(process, stages, cause)
+        self._tell(lambda observer: observer.lost(process, stages, cause))
 
     def _tell(self, what: Callable[[Observer], None]) -> None:
         for named in list(self._others):
