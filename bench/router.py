@@ -1,4 +1,4 @@
-"""What a router costs: each request, and each event of a stream, before a worker that takes no time.
+"""What a router costs each request and each event of a stream, before a worker that takes no time.
 
 Worker and clients share a core, the router has the other to itself; the direct way and the way
 through the router take turns. A peer's router joins in where its command is given

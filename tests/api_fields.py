@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from omni_core.media.encode_stream import StreamFormats
 from omni_server.keys import KeyRing
 from omni_server.openapi import OPERATIONS, documented
 from omni_server.settings import Settings
@@ -41,7 +42,7 @@ def document() -> Json:
     paths: Json = {}
     for method, path in OPERATIONS:
         paths.setdefault(path, {})[method] = {}
-    return documented({"paths": paths}, settings)
+    return documented({"paths": paths}, settings, StreamFormats())
 
 
 def page(said: Json) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("packages/*/src/**/*.py", "noxfile.py")
+SOURCES = ("packages/*/src/**/*.py", "examples/*/src/**/*.py", "noxfile.py")
 HOUSE = {"file": 400, "function": 40}
 HARD = {"file": 800, "function": 200}
 

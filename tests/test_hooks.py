@@ -1,21 +1,24 @@
-"""Every hook is documented with its exact signature, and used by a plugin of this tree."""
+"""Every hook is documented with its exact signature and an example, and tested."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from importlib.metadata import entry_points
+import sys
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
 
 from omni_core import hookspecs
-from omni_core.plugins import GROUP, Plugins
+from omni_core.plugins import KINDS, Plugins
+from omni_core.specs import Ref
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = (ROOT / "docs" / "hooks.md").read_text()
-IN_TREE = [path.name for path in (ROOT / "packages").iterdir()]
+EXAMPLE = "omni_parrot"
+"""What the examples call themselves."""
 HOOKS = {
     name: hook
     for name, hook in vars(hookspecs).items()
@@ -27,7 +30,7 @@ def section(hook: FunctionType) -> str:
     """The documentation of one hook, whose heading is its signature."""
     heading = f"### `{hook.__name__}{inspect.signature(hook)}`\n".replace("'", "")
     assert heading in DOCUMENT, f"docs/hooks.md has no heading {heading.strip()}"
-    return re.split(r"^##", DOCUMENT.partition(heading)[2], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.split(r"^###? ", DOCUMENT.partition(heading)[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def test_there_are_hooks_and_only_these_are_documented() -> None:
@@ -45,19 +48,31 @@ def test_a_hook_is_one_documented_sentence(hook: FunctionType) -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
-def test_the_example_of_a_hook_is_a_plugin(hook: FunctionType) -> None:
-    [source] = re.findall(r"```python\n(.*?)```", section(hook), re.DOTALL)
-    module = ModuleType("example")
+def test_the_example_of_a_hook_is_a_plugin(
+    hook: FunctionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = re.findall(r"```python\n(.*?)```", section(hook), re.DOTALL)[0]
+    module = ModuleType(EXAMPLE)
+    monkeypatch.setitem(sys.modules, EXAMPLE, module)
     exec(compile(source, "docs/hooks.md", "exec"), vars(module))
     plugins = Plugins()
     plugins.register(module, "example")
     [info] = plugins.listing()
     assert hook.__name__ in info.hooks
+    for spec in (spec for kind in KINDS for spec in plugins.all(kind)):
+        for ref in (getattr(spec, field.name) for field in dataclasses.fields(spec)):
+            if isinstance(ref, Ref) and ref.target.startswith(f"{EXAMPLE}:"):
+                assert callable(ref.resolve())
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_is_used_by_a_plugin_of_this_tree(name: str) -> None:
-    points = [p for p in entry_points(group=GROUP) if p.dist and p.dist.name in IN_TREE]
-    marker = f"{hookspecs.NAMESPACE}_impl"
-    users = [p.name for p in points if marker in vars(vars(p.load()).get(name, ModuleType("")))]
-    assert users, f"no package of this tree implements {name}"
+def test_a_hook_is_tested(name: str) -> None:
+    """By tests that are named after it."""
+    files = (ROOT / "packages").glob("*/tests/test_*.py")
+    assert any(re.search(rf"def test_{name}_", file.read_text()) for file in files)
+
+
+def test_since_when_a_hook_is_called_is_known_and_documented() -> None:
+    assert list(hookspecs.HOOKS_SINCE) == list(HOOKS)
+    for name, hook in HOOKS.items():
+        assert f"\nSince {hookspecs.HOOKS_SINCE[name]}.\n" in section(hook)

@@ -27,11 +27,11 @@ MAY_IMPORT = {
 #: Layers inside core, lowest first; a module may import its own layer and those below.
 CORE_LAYERS = (
     {"errors", "types", "languages"},
-    {"specs", "messages", "addresses", "curve", "janitor", "parent", "media"},
-    {"hub", "hookspecs", "graph", "validate", "relay", "codec", "tensors"}
+    {"specs", "extensions", "messages", "addresses", "curve", "janitor", "parent", "media"},
+    {"hub", "hookspecs", "discovery", "graph", "validate", "relay", "codec", "tensors"}
     | {"scheduler", "engine", "devices", "steps", "checkpoint"},
     {"plugins", "config", "stage", "text", "encoder", "layers"},
-    {"coordinator"},
+    {"coordinator", "doctor"},
     {"pipeline"},
     {"testing"},
 )
@@ -57,8 +57,19 @@ FOR_OTHERS = {"websockets"}
 """What a dependency of ours uses if it is there: uvicorn."""
 IMPORT_NAMES = {"pillow": "PIL", "pyyaml": "yaml", "pyzmq": "zmq"}
 
-WITHOUT_MODELS = ("omni-core", "omni-router", "omni-server")
-MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]", re.IGNORECASE)
+MODEL_NAMES = re.compile(r"qwen|\bming\b|ming[-_]|parrot|hibari", re.IGNORECASE)
+TEXTS = {".py", ".tmpl", ".js", ".html", ".css", ".md", ".json", ".toml"}
+
+
+def plugins_of(folder: Path) -> set[str]:
+    """Names under which the package in a folder is a plugin."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    return set(project.get("entry-points", {}).get("omni.plugins", {}))
+
+
+PLUGINS = set().union(*map(plugins_of, [*PACKAGES.values(), *(ROOT / "examples").iterdir()]))
+#: Those that carry requests, and must not know whose.
+CARRIERS = [name for name, folder in PACKAGES.items() if not plugins_of(folder)]
 
 
 def sources(package: str) -> Iterator[Path]:
@@ -135,7 +146,7 @@ def test_every_part_of_core_has_a_layer() -> None:
 
 
 def test_torch_is_reached_only_where_it_may_be() -> None:
-    for package in WITHOUT_MODELS:
+    for package in CARRIERS:
         for path in sources(package):
             if any(name in path.as_posix() for name in TORCH_MODULES):
                 continue
@@ -143,9 +154,17 @@ def test_torch_is_reached_only_where_it_may_be() -> None:
                 assert module.partition(".")[0] not in {"torch", "transformers"}, path
 
 
-@pytest.mark.parametrize("package", WITHOUT_MODELS)
-def test_only_packages_of_models_name_one(package: str) -> None:
-    for path in sources(package):
+def test_every_plugin_of_this_tree_is_a_model_name() -> None:
+    assert {"qwen3", "ming", "parrot"} <= PLUGINS
+    assert [name for name in sorted(PLUGINS) if not MODEL_NAMES.search(name)] == []
+    assert {"omni-core", "omni-router", "omni-server"} <= set(CARRIERS)
+
+
+@pytest.mark.parametrize("package", CARRIERS)
+def test_what_carries_requests_names_no_model(package: str) -> None:
+    files = [f for f in (PACKAGES[package] / "src").rglob("*") if f.suffix in TEXTS]
+    assert any(file.suffix == ".py" for file in files)
+    for path in files:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not MODEL_NAMES.search(line), f"{path}:{number} names a model: {line.strip()}"
 

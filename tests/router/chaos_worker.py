@@ -1,8 +1,8 @@
 """`python tests/router/chaos_worker.py PORT LEDGER`: a worker that answers as asked, or worse.
 
-A request brings `{"model", "id", "pieces", "stream"}` and is answered with so many pieces, numbered.
-Each that is begun is a line of the file LEDGER, written before anything else is done. `POST /mood`
-with `{"mood": ...}` makes it slow, make no sense, or refuse.
+A request brings `{"model", "id", "pieces", "stream"}` and is answered with that many pieces. Each
+that is begun is a line of the file LEDGER, written before anything else is done. `POST /mood` with
+`{"mood": ...}` makes it slow, make no sense, or refuse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Build, serve and ask a tiny checkpoint with what is installed, over plain HTTP.
 
-Run as `python -I serve_tiny.py TREE` from an empty directory, in an environment that holds the
-wheels and nothing else; TREE is the checkout that must not be imported from.
+Run as `python -I serve_tiny.py TREE [PLUGIN]` from an empty directory, in an environment that holds
+wheels and nothing of TREE, the checkout that must not be imported from. PLUGIN is qwen3 or another
+that builds a tiny checkpoint.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ from typing import Any
 
 OMNI = str(Path(sys.executable).with_name("omni"))
 READY = "Omni is ready on "
-MODULES = ("omni_core", "omni_qwen3", "omni_server")
 WITHIN_S = 300.0
 BODY = {
     "messages": [{"role": "user", "content": "Hello"}],
     "modalities": ["text", "audio"],
     "audio": {"format": "wav"},
-    "max_tokens": 16,
-    "stage_params": {"talker_ar": {"max_tokens": 24}},
 }
+MOST_TOKENS = 24
+"""Of each stage: random weights may never end by themselves."""
 
 
-def check_origin(tree: Path) -> None:
-    """Our modules come from this environment, and the tree is on nobody's path."""
-    for module in MODULES:
+def check_origin(tree: Path, plugin: str) -> None:
+    """The modules come from this environment, and the tree is on nobody's path."""
+    for module in ("omni_core", "omni_server", f"omni_{plugin.replace('-', '_')}"):
         spec = find_spec(module)
         assert spec is not None, f"{module} is not installed"
         assert spec.origin is not None, module
@@ -95,18 +95,20 @@ def stop(process: subprocess.Popen[str], pids: set[int]) -> None:
     assert not left, f"stage processes outlive the server: {left}"
 
 
-def main(tree: Path) -> None:
+def main(tree: Path, plugin: str = "qwen3") -> None:
     """One request from wheel to sound."""
-    check_origin(tree.resolve())
+    check_origin(tree.resolve(), plugin)
     checkpoint = Path("tiny")
-    subprocess.run([OMNI, "tiny", "qwen3", str(checkpoint)], check=True)
+    subprocess.run([OMNI, "tiny", plugin, str(checkpoint)], check=True)
     start_s = time.monotonic()
     with server(checkpoint) as (url, process):
         ready_s = time.monotonic() - start_s
         with urllib.request.urlopen(f"{url}/health", timeout=WITHIN_S) as response:
             stages = json.load(response)["stages"]
         check_page(url)
-        text, audio_s = heard(post(f"{url}/v1/chat/completions", BODY))
+        caps = {name: {"max_tokens": MOST_TOKENS} for name in stages}
+        reply = post(f"{url}/v1/chat/completions", BODY | {"stage_params": caps})
+        text, audio_s = heard(reply)
         assert text, "no text came"
         assert audio_s > 0, "no audio came"
         stop(process, {stage["pid"] for stage in stages.values()})
@@ -114,4 +116,4 @@ def main(tree: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

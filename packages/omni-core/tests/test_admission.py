@@ -8,21 +8,12 @@ from hypothesis import strategies as st
 
 from omni_core.coordinator.admission import Admission, AdmissionLimits
 from omni_core.errors import OverloadedError, RateLimitError
+from omni_core.testing.clock import VirtualClock
 
 
-class Clock:
-    """Time that stands still until told."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def admission(in_flight: int, queue: int, clock: Clock | None = None) -> Admission:
+def admission(in_flight: int, queue: int, clock: VirtualClock | None = None) -> Admission:
     limits = AdmissionLimits(max_in_flight=in_flight, max_queue=queue)
-    return Admission(limits, clock=clock or Clock())
+    return Admission(limits, clock=clock or VirtualClock())
 
 
 def enter(desk: Admission, *names: str) -> list[str]:
@@ -105,7 +96,7 @@ def test_without_a_queue_what_cannot_run_is_refused() -> None:
 
 
 def test_a_retry_is_asked_for_when_those_that_wait_will_have_run() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     desk = admission(2, 3, clock)
     enter(desk, "a1", "a2")
     clock.now_s = 10.0

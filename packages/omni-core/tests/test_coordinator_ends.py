@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pytest
 
 from omni_core.codec import Codec
-from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts
+from omni_core.coordinator.aborts import MOST_REMEMBERED, Aborts, Silent
 from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.coordinator import Coordinator
@@ -28,6 +27,7 @@ from omni_core.errors import (
 )
 from omni_core.messages import AbortRequest, DataReady, Done, Emit, Released, ToStage
 from omni_core.specs import Ref, StageConfig
+from omni_core.testing.clock import VirtualClock
 from omni_core.types import (
     AudioDelta,
     Event,
@@ -47,39 +47,7 @@ STAGES = [
 ]
 
 
-@dataclass
-class Timer:
-    """A call that is due; `Clock` makes it."""
-
-    due_s: float
-    call: Callable[[], None]
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-@dataclass
-class Clock:
-    """Time that passes when told."""
-
-    now_s: float = 0.0
-    timers: list[Timer] = field(default_factory=list)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        timer = Timer(self.now_s + delay_s, call)
-        self.timers.append(timer)
-        return timer
-
-    def pass_time(self, seconds: float) -> None:
-        self.now_s += seconds
-        for timer in self.timers:
-            if timer.due_s <= self.now_s and not timer.cancelled:
-                timer.cancelled = True
-                timer.call()
-
-
-class Diary:
+class Diary(Silent):
     """An `Observer` that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -106,7 +74,7 @@ class Desk:
     def __init__(self, unread: Unread[Active] | None = None, *, encode: bool = False) -> None:
         self.encode = encode
         self.sent: list[tuple[str, ToStage]] = []
-        self.clock, self.diary, self.fleet = Clock(), Diary(), Fleet(STAGES)
+        self.clock, self.diary, self.fleet = VirtualClock(), Diary(), Fleet(STAGES)
         for replica in self.fleet.replicas:
             replica.state = "ready"
         self.coordinator = Coordinator(

@@ -14,6 +14,7 @@ from omni_core.engine.torch_engine import TorchEngine, TorchEngineConfig
 from omni_core.engine.torch_engine.attention import PagedAttention
 from omni_core.engine.torch_engine.kv import KVCache
 from omni_core.engine.torch_engine.memory import KVMemory
+from omni_core.testing.suites import RunnerSuite
 from omni_core.types import RequestParams, SamplingParams
 
 CPU = torch.device("cpu")
@@ -180,6 +181,19 @@ def mixed() -> list[EngineRequest]:
         make(f"r{i}", prompt_of(1 + (17 * i) % 53, seed=i), max_tokens=1 + (7 * i) % 23)
         for i in range(14)
     ]
+
+
+class TestTransformer(RunnerSuite):
+    @pytest.fixture
+    def runner(self) -> TransformerRunner:
+        return TransformerRunner()
+
+    @pytest.fixture
+    def requests(self, mixed: list[EngineRequest]) -> list[EngineRequest]:
+        return [
+            replace(request, sampling=SamplingParams(temperature=0.0, max_tokens=3 + 4 * number))
+            for number, request in enumerate(mixed[1:6])
+        ]
 
 
 def test_mixed_requests_arriving_at_any_step_equal_a_full_recompute(

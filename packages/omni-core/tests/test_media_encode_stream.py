@@ -8,7 +8,7 @@ import pytest
 
 from omni_core.errors import RequestError
 from omni_core.media.encode import pcm16, wav_header
-from omni_core.media.encode_stream import STREAM_MEDIA_TYPES, stream_encoder
+from omni_core.media.encode_stream import STREAM_MEDIA_TYPES, StreamFormats
 from omni_core.types import FloatArray
 
 RATE = 24_000
@@ -32,7 +32,7 @@ def chirp(seconds: float, rate: int = RATE) -> FloatArray:
 
 
 def streamed(samples: FloatArray, fmt: str, rate: int, size: int, speed: float = 1.0) -> bytes:
-    encoder = stream_encoder(fmt, rate, speed=speed)
+    encoder = StreamFormats().encoder(fmt, rate, speed=speed)
     pieces = [encoder.push(samples[i : i + size]) for i in range(0, len(samples), size)]
     return b"".join([*pieces, encoder.flush()])
 
@@ -94,7 +94,7 @@ def test_pcm_has_24_khz_whatever_the_model(rate: int) -> None:
 
 @pytest.mark.parametrize("fmt", FILES)
 def test_bytes_leave_while_speech_is_made(fmt: str) -> None:
-    encoder = stream_encoder(fmt, RATE)
+    encoder = StreamFormats().encoder(fmt, RATE)
     said = chirp(1.0)
     sizes = [len(encoder.push(said[i : i + 1_920])) for i in range(0, len(said), 1_920)]
     late = 3 if fmt == "flac" else 2
@@ -105,7 +105,7 @@ def test_bytes_leave_while_speech_is_made(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", STREAM_MEDIA_TYPES)
 def test_nothing_said_is_an_empty_file(fmt: str) -> None:
-    encoder = stream_encoder(fmt, RATE, speed=2.0)
+    encoder = StreamFormats().encoder(fmt, RATE, speed=2.0)
     data = encoder.push(np.zeros(0, np.float32)) + encoder.flush()
     assert data.startswith(MAGIC.get(fmt, (b"",))) or not data
 
@@ -124,5 +124,5 @@ def test_speed_changes_the_length_and_not_the_pitch(speed: float) -> None:
 
 def test_unknown_formats_name_the_field() -> None:
     with pytest.raises(RequestError, match="use one of mp3, opus") as refused:
-        stream_encoder("midi", RATE)
+        StreamFormats().encoder("midi", RATE)
     assert refused.value.param == "response_format"

@@ -12,7 +12,7 @@ import pytest
 
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import hookimpl
-from omni_core.plugins import ALLOW_LIST, Plugins
+from omni_core.plugins import ALLOW_LIST, SKIP_BROKEN, Plugins
 from omni_core.specs import PipelineConfig
 from omni_core.testing import echo
 
@@ -91,12 +91,47 @@ def test_unset_means_all(install: Callable[..., None], monkeypatch: pytest.Monke
     assert "squawk" in Plugins().discover().pipelines()
 
 
-def test_a_plugin_that_fails_to_import_is_named(install: Callable[..., None]) -> None:
-    install("parrot", "import no_such_module_anywhere")
+def test_a_plugin_that_fails_to_import_is_named_with_its_own_traceback(
+    install: Callable[..., None],
+) -> None:
+    install("parrot", "def wake():\n    import no_such_module_anywhere\nwake()")
     with pytest.raises(
         PluginError, match=r"'parrot' \(omni_parrot_parrot of omni-parrot\).*no_such"
-    ):
+    ) as caught:
         Plugins().discover()
+    first, *lines = caught.value.message.splitlines()
+    assert ALLOW_LIST in first
+    assert SKIP_BROKEN in first
+    frames = [line.strip().partition(", ")[2] for line in lines if line.startswith("  File")]
+    assert frames == ["line 3, in <module>", "line 2, in wake"]
+    assert "omni_parrot_parrot.py" in lines[1]
+
+
+@pytest.mark.parametrize(
+    "source", ["import no_such_module_anywhere", PLUGIN.replace("register_", "regster_")]
+)
+def test_a_broken_plugin_is_named_and_left_out_on_request(
+    install: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+) -> None:
+    install("parrot", source.format(name="squawk", architecture="Parrot"))
+    install("owl", PLUGIN.format(name="hoot", architecture="Owl"), "omni-owl")
+    monkeypatch.setenv(ALLOW_LIST, "parrot,owl")
+    for unset in ("", "0"):
+        monkeypatch.setenv(SKIP_BROKEN, unset)
+        with pytest.raises(PluginError, match="'parrot'"):
+            Plugins().discover()
+    monkeypatch.setenv(SKIP_BROKEN, "1")
+    plugins = Plugins().discover()
+    assert list(plugins.pipelines()) == ["hoot"]
+    [owl, parrot] = plugins.listing()
+    assert (owl.name, owl.broken) == ("owl", "")
+    assert (parrot.name, parrot.distribution, parrot.version) == ("parrot", "omni-parrot", "1.5")
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said == f"left out: {parrot.broken}"
+    assert "plugin 'parrot'" in said
 
 
 def test_two_plugins_of_one_name_are_both_named(install: Callable[..., None]) -> None:
@@ -108,7 +143,7 @@ def test_two_plugins_of_one_name_are_both_named(install: Callable[..., None]) ->
     assert "omni_macaw_parrot of omni-macaw" in caught.value.message
 
 
-def test_a_pipeline_registered_twice_names_both_plugins() -> None:
+def test_register_pipelines_of_one_name_names_both_plugins() -> None:
     plugins = Plugins()
     plugins.register(module(renamed("same")), "one")
     plugins.register(module(renamed("same")), "two")

@@ -387,16 +387,6 @@ def test_a_lie_is_a_protocol_error(pair: Pair, lie: dict[str, Any]) -> None:
     pair.a.discard(true)
 
 
-def test_a_reference_is_opened_once(pair: Pair) -> None:
-    reference = pair.a.place(tensor(1), "b")
-    view = pair.b.open(reference)
-    with pytest.raises(ProtocolError, match="of another time"):
-        pair.b.open(reference)
-    del view
-    with pytest.raises(ProtocolError, match="of another time"):
-        pair.b.open(reference)
-
-
 def test_a_slot_that_was_lent_again_cannot_be_read_by_the_old_reference(pair: Pair) -> None:
     old = pair.a.place(tensor(1), "b")
     pair.a.discard(old)

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
+from omni_core.testing.clock import VirtualClock
 from omni_qwen3.head_start import LEAD_TOKENS, LONGEST_REST_S, REST_PER_TOKEN, HeadStart
 
 STEP_S = 0.002
 REST_S = REST_PER_TOKEN * (LEAD_TOKENS - 1) * STEP_S
 
 
-@dataclass
-class Clock:
-    now_s: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> VirtualClock:
+    return VirtualClock(100.0)
 
 
-def say(head_start: HeadStart, clock: Clock, name: str, tokens: range, step_s: float) -> None:
+def say(
+    head_start: HeadStart, clock: VirtualClock, name: str, tokens: range, step_s: float
+) -> None:
     for index in tokens:
         clock.now_s += step_s
         head_start.left(name, index)
 
 
-def test_it_rests_after_the_lead_for_as_long_as_some_tokens_take(clock: Clock) -> None:
+def test_it_rests_after_the_lead_for_as_long_as_some_tokens_take(clock: VirtualClock) -> None:
     head_start = HeadStart(clock)
     say(head_start, clock, "a", range(LEAD_TOKENS - 1), STEP_S)
     assert head_start.rest_s() == 0
@@ -43,7 +36,7 @@ def test_it_rests_after_the_lead_for_as_long_as_some_tokens_take(clock: Clock) -
     assert head_start.rest_s() == 0
 
 
-def test_a_reply_has_one_rest_and_none_is_long(clock: Clock) -> None:
+def test_a_reply_has_one_rest_and_none_is_long(clock: VirtualClock) -> None:
     head_start = HeadStart(clock)
     say(head_start, clock, "a", range(LEAD_TOKENS), 1.0)
     assert head_start.rest_s() == pytest.approx(LONGEST_REST_S)
@@ -52,14 +45,14 @@ def test_a_reply_has_one_rest_and_none_is_long(clock: Clock) -> None:
     assert head_start.rest_s() == 0
 
 
-def test_a_shorter_rest_does_not_end_a_longer_one(clock: Clock) -> None:
+def test_a_shorter_rest_does_not_end_a_longer_one(clock: VirtualClock) -> None:
     head_start = HeadStart(clock)
     say(head_start, clock, "a", range(LEAD_TOKENS), STEP_S)
     say(head_start, clock, "b", range(LEAD_TOKENS), STEP_S / 100)
     assert head_start.rest_s() == pytest.approx(REST_S - LEAD_TOKENS * STEP_S / 100)
 
 
-def test_what_a_reply_left_behind_is_forgotten(clock: Clock) -> None:
+def test_what_a_reply_left_behind_is_forgotten(clock: VirtualClock) -> None:
     head_start = HeadStart(clock)
     say(head_start, clock, "a", range(LEAD_TOKENS - 1), STEP_S)
     head_start.forget("a")

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from weighted import ADMIN_KEY
 
-from omni_router.journal import Journal, Update
+from omni_router.journal import Book, Journal
 from omni_router.keys import Keys
 from omni_router.router import Router
 from omni_router.settings import Settings, WorkerSpec
-from omni_router.weights import Weights, WeightsBody
+from omni_router.weight_calls import WeightsBody
+from omni_router.weights import Weights
 from omni_router.worker import WorkerState
 
 
@@ -24,11 +25,11 @@ class DyingJournal(Journal):
 
     where, count = "never", 0
 
-    def write(self, update: Update) -> None:
+    def write(self, book: Book) -> None:
         """See `Journal`."""
         self.count -= 1
         self._die("before")
-        super().write(update)
+        super().write(book)
         self._die("after")
 
     def _move(self, unfinished: Path) -> None:

@@ -213,6 +213,46 @@ async def test_a_cancel_reaches_the_worker_that_has_the_request(
     assert sorted(asked) == ["0", "1", "2"], "nobody is known to have it: all are asked"
 
 
+async def test_a_cancel_by_the_id_that_the_worker_drew_is_its_own(
+    scripted: Any, routed: Any
+) -> None:
+    asked: list[str] = []
+    over = asyncio.Event()
+
+    def worker(name: str) -> Any:
+        async def handler(request: web.BaseRequest) -> web.StreamResponse:
+            if request.path.endswith("/cancel"):
+                asked.append(name)
+                over.set()
+                return web.json_response({})
+            response = web.StreamResponse(headers={"X-Request-Id": f"chatcmpl-{name}"})
+            await response.prepare(request)
+            await response.write(b"x")
+            await over.wait()
+            return response
+
+        return handler
+
+    one = await routed(*[await scripted(worker(str(n))) for n in range(4)])
+    async with one.client.post(f"{one.url}/v1/chat/completions", data=b"{}") as reply:
+        await reply.content.readany()
+        named = reply.headers["X-Request-Id"]
+        assert (await get(one, f"/v1/requests/{named}/cancel", method="POST"))[0] == 200
+        await reply.content.read()
+    assert asked == [named.removeprefix("chatcmpl-")]
+
+
+async def test_requests_may_share_an_id(scripted: Any, routed: Any) -> None:
+    async def slow(request: web.BaseRequest) -> web.Response:
+        await asyncio.sleep(0.05)
+        return web.json_response({})
+
+    one = await routed(await scripted(slow))
+    named = {"X-Request-Id": "mine"}
+    answers = await asyncio.gather(*[one.chat(headers=dict(named)) for _ in range(3)])
+    assert [status for status, _ in answers] == [200] * 3
+
+
 async def test_a_cancel_needs_no_place(scripted: Any, routed: Any, eventually: Any) -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         if request.path.endswith("/cancel"):

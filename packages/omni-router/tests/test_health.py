@@ -56,6 +56,13 @@ async def test_failures_make_suspect_and_then_down(session: aiohttp.ClientSessio
     assert worker.why == "GET /ready says 503"
 
 
+async def test_routers_do_not_ask_in_step(session: aiohttp.ClientSession) -> None:
+    one, _, _ = watch(session, interval_s=10.0)
+    pauses = [one.pause_s() for _ in range(200)]
+    assert 8.0 <= min(pauses) < 8.5
+    assert 11.5 < max(pauses) <= 12.0
+
+
 async def test_one_odd_answer_among_good_ones_changes_little(
     session: aiohttp.ClientSession,
 ) -> None:

@@ -135,13 +135,22 @@ async def test_one_connection_carries_many_requests(scripted: Any, routed: Any) 
     assert len(backend.http.connections) <= 2
 
 
-async def test_an_id_is_drawn_for_who_brings_none(scripted: Any, routed: Any) -> None:
-    backend = await scripted()
-    one = await routed(backend)
+async def test_the_id_that_the_worker_draws_is_the_requests(scripted: Any, routed: Any) -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        assert "X-Request-Id" not in request.headers
+        return web.json_response({}, headers={"X-Request-Id": "chatcmpl-1"})
+
+    one = await routed(await scripted(answer))
     async with one.client.post(f"{one.url}/v1/x") as reply:
-        told = await reply.json()
-        assert reply.headers["X-Request-Id"] == told["headers"]["x-request-id"]
-        assert reply.headers["X-Request-Id"].startswith("req_")
+        assert reply.headers["X-Request-Id"] == "chatcmpl-1"
+    assert one.records[0].request_id == "chatcmpl-1"
+
+
+async def test_an_id_is_drawn_here_where_nobody_has_one(scripted: Any, routed: Any) -> None:
+    one = await routed(await scripted())
+    for path in ("/v1/x", "/live"):
+        async with one.client.get(one.url + path) as reply:
+            assert reply.headers["X-Request-Id"].startswith("req_")
 
 
 # ---- streams
@@ -183,8 +192,7 @@ async def test_a_large_body_is_forgotten_once_its_answer_streams(
         return response
 
     one = await routed(await scripted(stream))
-    body = json.dumps({"model": "m", "x": "y" * 3_000_000}).encode()
-    async with one.client.post(f"{one.url}/v1/x", data=body) as reply:
+    async with one.client.post(f"{one.url}/v1/x", json={"x": "y" * 3_000_000}) as reply:
         await reply.content.readany()
         held = [
             o for o in gc.get_objects() if getattr(type(o), "__name__", "") == "Whole" and o.data

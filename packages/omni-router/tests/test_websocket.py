@@ -51,9 +51,10 @@ async def test_messages_pass_both_ways(scripted: Any, routed: Any) -> None:
     headers = {"Authorization": "Bearer k", "OpenAI-Beta": "realtime=v1"}
     protocols = ("realtime", "openai-insecure-api-key.k")
     async with one.client.ws_connect(
-        one.url + REALTIME, headers=headers, protocols=protocols
+        one.url + REALTIME, headers=headers, protocols=protocols, compress=15
     ) as socket:
         assert socket.protocol == "realtime"
+        assert socket.compress == 0, "audio does not get smaller, and time is lost"
         await socket.send_str("hällo")
         assert await socket.receive_str() == "hällo"
         await socket.send_bytes(bytes(range(256)))

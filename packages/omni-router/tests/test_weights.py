@@ -6,22 +6,23 @@ import asyncio
 import signal
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from weighted import FakeWorker, all_ready, listening, routing, states, until
+from weighted import FakeWorker, all_ready, listening, routing, serving, states, until
 
 from omni_router.errors import ConfigError, ConflictError
 from omni_router.journal import Journal
 from omni_router.settings import WorkerSpec
-from omni_router.weights import ResolveBody, WeightsBody
+from omni_router.weight_calls import ResolveBody, WeightsBody
 from omni_router.worker import WorkerState
 
 NEW = WeightsBody(path="/new", revision="r2", wait_s=5)
 HELD, READY = WorkerState.HELD, WorkerState.READY
 DIES = str(Path(__file__).with_name("dies_updating.py"))
-WRITES = 5
-"""Of an update of two workers: its begin, and two for each."""
+WRITES = 6
+"""Of an update of two workers: its begin, two for each, and its end."""
 
 
 @pytest.fixture
@@ -35,13 +36,14 @@ async def test_all_workers_load_them(journal: Path) -> None:
         update = await weights.update(NEW)
         assert update.outcome == "complete"
         await all_ready(router)
-        assert weights.told()["held"] == []
+        assert weights.told()["held"] == {}
+        assert weights.told()["served"] == "/new"
     assert one.bodies == two.bodies == [{"path": "/new", "revision": "r2", "wait_s": 5}]
-    kept = Journal(journal).update
-    assert kept is not None
-    assert kept.outcome == "complete"
+    book = Journal(journal).book
+    assert book.open is None
+    assert book.served is not None
     assert stat.S_IMODE(journal.stat().st_mode) == 0o600
-    assert list(journal.parent.iterdir()) == [journal]
+    assert len(list(journal.parent.iterdir())) == 2, "it and its lock"
 
 
 async def test_one_is_held_while_it_loads(journal: Path) -> None:
@@ -73,7 +75,7 @@ async def test_who_keeps_the_old_ones_is_held(journal: Path) -> None:
     async with listening(one, two), routing(one, two, journal=journal) as (router, weights):
         assert (await weights.update(NEW)).outcome == "partial"
         await until(lambda: states(router) == {"one": READY, "two": HELD})
-        assert "no such directory" in router.fleet.get("two").why
+        assert "checkpoint_not_found" in router.fleet.get("two").why
         with pytest.raises(ConflictError, match="not resolved"):
             await weights.update(NEW)
         two.answer = "load"
@@ -99,13 +101,14 @@ async def test_who_starts_again_gets_them_before_it_serves(journal: Path) -> Non
     async with listening(one), routing(one, journal=journal) as (router, weights):
         await weights.update(NEW)
         await all_ready(router)
-        one.answer, one.started_at = "wait", 2
+        one.start_again()
+        one.answer = "wait"
         one.asked.clear()
         await one.asked.wait()
         assert states(router) == {"one": HELD}
         one.let_go.set()
         await all_ready(router)
-        assert len(one.bodies) == 2
+        assert one.serves == "/new"
 
 
 async def test_who_comes_later_gets_them_before_it_serves(journal: Path) -> None:
@@ -119,6 +122,73 @@ async def test_who_comes_later_gets_them_before_it_serves(journal: Path) -> None
         await all_ready(router)
 
 
+@pytest.mark.parametrize("answer", ["load and fail", "nonsense"])
+async def test_an_answer_that_says_nothing_is_no_answer(journal: Path, answer: str) -> None:
+    one, two = FakeWorker("one", answer=answer), FakeWorker("two")  # type: ignore[arg-type]
+    async with listening(one, two), routing(one, two, journal=journal) as (router, weights):
+        await weights.update(NEW)
+        await until(lambda: states(router) == {"one": HELD, "two": READY})
+        assert serving(router, one, two) == {"/new"}
+        one.answer = "load"
+        assert (await weights.resolve(ResolveBody(action="retry"))).outcome == "complete"
+        await all_ready(router)
+        assert serving(router, one, two) == {"/new"}
+
+
+async def test_what_was_served_before_a_refused_update_is_served_after_it(journal: Path) -> None:
+    one, two = FakeWorker("one"), FakeWorker("two")
+    async with listening(one, two), routing(one, two, journal=journal) as (router, weights):
+        await weights.update(NEW)
+        one.answer = "refuse"
+        assert (await weights.update(WeightsBody(path="/typo"))).outcome == "kept"
+        await all_ready(router)
+        one.answer = "load"
+        one.start_again()
+        await until(lambda: one.serves == "/new")
+        await all_ready(router)
+        assert serving(router, one, two) == {"/new"}
+
+
+async def test_who_is_drained_stays_so(journal: Path) -> None:
+    one, two = FakeWorker("one"), FakeWorker("two")
+    async with listening(one, two), routing(one, two, journal=journal) as (router, weights):
+        router.drain("two")
+        assert (await weights.update(NEW)).outcome == "complete"
+        await until(lambda: states(router) == {"one": READY, "two": WorkerState.DRAINING})
+
+
+async def test_who_is_gone_holds_nothing_up(journal: Path) -> None:
+    one, two = FakeWorker("one"), FakeWorker("two", answer="break off")
+    async with listening(one, two), routing(one, two, journal=journal) as (router, weights):
+        await weights.update(NEW)
+        await router.remove("two", wait_s=0)
+        assert (await weights.resolve(ResolveBody(action="retry"))).outcome == "complete"
+        assert (await weights.update(WeightsBody(path="/newer"))).outcome == "complete"
+
+
+async def test_who_cannot_be_reached_has_not_been_sent_anything(journal: Path) -> None:
+    one, two = FakeWorker("one"), FakeWorker("two")
+    async with listening(one), routing(one, journal=journal) as (router, weights):
+        router.add(WorkerSpec(url="http://127.0.0.1:9", name="two"))
+        update = await weights.update(NEW)
+        assert update.workers["two"].step == "pending"
+        async with listening(two):
+            await router.remove("two", wait_s=0)
+            router.add(WorkerSpec(url=two.url, name="two"))
+            await until(lambda: two.serves == "/new")
+            await all_ready(router)
+        assert weights.told()["update"]["outcome"] == "complete"
+
+
+async def test_two_at_once_are_one(journal: Path) -> None:
+    one = FakeWorker("one")
+    async with listening(one), routing(one, journal=journal) as (_, weights):
+        both = await asyncio.gather(
+            weights.update(NEW), weights.update(NEW), return_exceptions=True
+        )
+        assert sum(isinstance(result, ConflictError) for result in both) == 1
+
+
 @pytest.mark.parametrize("where", ["before", "middle", "after"])
 @pytest.mark.parametrize("count", range(1, WRITES + 1))
 async def test_nobody_serves_with_unknown_weights_after_a_kill(
@@ -130,17 +200,15 @@ async def test_nobody_serves_with_unknown_weights_after_a_kill(
         command = (sys.executable, DIES, str(journal), where, str(count), *named)
         process = await asyncio.create_subprocess_exec(*command)
         assert await process.wait() == -signal.SIGKILL
-        known = Journal(journal).update
         async with routing(one, two, journal=journal) as (router, weights):
-            for worker in (one, two):
-                said = "pending" if known is None else known.workers[worker.name].step
-                assert said != "pending" or not worker.bodies, "the journal knows first"
-                assert (states(router)[worker.name] is HELD) == (said == "sent")
-            if known is None:
+            assert len(serving(router, one, two)) <= 1, "never two at once"
+            if weights.told()["update"] is None:
+                assert one.bodies == two.bodies == [], "the journal knows first"
                 return
-            assert (await weights.resolve(ResolveBody(action="retry"))).outcome == "complete"
+            with suppress(ConflictError):  # what was never sent is sent by itself
+                await weights.resolve(ResolveBody(action="retry"))
             await all_ready(router)
-        assert one.bodies[-1]["path"] == two.bodies[-1]["path"] == "/new"
+            assert serving(router, one, two) == {"/new"}
 
 
 async def test_a_kill_while_a_worker_loads(journal: Path) -> None:
@@ -156,7 +224,7 @@ async def test_a_kill_while_a_worker_loads(journal: Path) -> None:
             assert "/router/v1/weights/resolve" in router.fleet.get("one").why
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"version": 1, "update": 3}', '{"version": 9}'])
+@pytest.mark.parametrize("content", ["", "{", '{"version": 1, "open": 3}', '{"version": 9}'])
 def test_a_journal_that_says_nothing_stops_the_router(journal: Path, content: str) -> None:
     journal.write_text(content)
     with pytest.raises(ConfigError, match="journal"):
@@ -164,5 +232,13 @@ def test_a_journal_that_says_nothing_stops_the_router(journal: Path, content: st
 
 
 def test_a_journal_needs_its_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no directory"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         Journal(tmp_path / "nowhere" / "weights.json")
+
+
+def test_a_journal_is_of_one_router(journal: Path) -> None:
+    first = Journal(journal)
+    with pytest.raises(ConfigError, match="another router"):
+        Journal(journal)
+    first.close()
+    Journal(journal).close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import wave
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,25 @@ async def test_content_parts_keep_their_order(local):
         MediaPart(kind="image", data=PNG, param="messages[0].content[5]"),
         TextPart(text="and tell"),
     )
+
+
+@pytest.mark.parametrize(
+    ("media", "param", "kind"),
+    [
+        ({"images": [DATA_PNG]}, "images[0]", "image"),
+        ({"videos": ["http://example.com/v.mp4"]}, "videos[0]", "video"),
+        ({"messages": [
+            {"role": "user", "content": [{"type": "image_url", "image_url": DATA_PNG}]},
+            {"role": "user", "content": "and?"},
+        ]}, "messages[0].content[0]", "image"),
+    ],
+)  # fmt: skip
+async def test_media_that_the_model_does_not_take_are_refused(local, kit, media, param, kind):
+    local.pipeline.info = replace(local.pipeline.info, input_modalities=("text", "audio"))
+    error = kit.error_of(await local.chat(**media), 400)
+    assert error["param"] == param
+    assert f"the served model takes no {kind}; it takes text, audio." in error["message"]
+    assert local.pipeline.requests == []
 
 
 async def test_top_level_media_go_in_front_of_the_last_user_message(local):

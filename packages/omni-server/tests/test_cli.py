@@ -147,6 +147,16 @@ async def test_demo_client_hears_a_streamed_reply(live, kit):
     assert health["status"] == "ready"
 
 
+def test_demo_asks_what_the_model_can_hear_and_see():
+    seen = demo.request_body(b"RIFF", b"PNG", ("voice",))
+    assert [part["type"] for part in seen["messages"][0]["content"]] == ["image_url", "input_audio"]
+    assert seen["max_tokens"] == demo.MAX_TEXT_TOKENS
+    heard = demo.request_body(b"RIFF", None, (), "low")
+    assert [part["type"] for part in heard["messages"][0]["content"]] == ["input_audio"]
+    assert heard["audio"]["voice"] == "low"
+    assert "max_tokens" not in heard  # a model that is not random ends by itself
+
+
 async def test_demo_client_says_what_went_wrong(live):
     body = demo.request_body(b"RIFF", b"PNG", ())
     with pytest.raises(OmniError, match="temperature"):

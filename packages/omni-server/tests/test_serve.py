@@ -23,6 +23,7 @@ import pytest
 from omni_core.errors import ConfigError, StageError
 from omni_core.pipeline import Health
 from omni_core.testing import echo
+from omni_server.app import server_context
 from omni_server.cli.serve import READY, run
 from omni_server.http import bind
 from omni_server.settings import Settings
@@ -71,7 +72,7 @@ class Running:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = Settings(served_model_name=model)
         self.task = asyncio.create_task(
-            run(pipeline, settings, listener, 5.0, self.ready.set_result)
+            run(server_context(pipeline, settings), listener, 5.0, self.ready.set_result)
         )
         self.http = httpx.AsyncClient(base_url=self.url, timeout=10, verify=False)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from omni_core.config import (
     ConfigFile,
     Layout,
     Resolved,
-    architectures,
     checkpoint_path,
     resolve,
 )
@@ -30,14 +29,16 @@ from omni_core.coordinator.admission import AdmissionLimits, Occupancy
 from omni_core.coordinator.guests import Network
 from omni_core.coordinator.health import Health, ReplicaHealth, StageHealth
 from omni_core.coordinator.manifest import Manifest, StagePlace, manifest
+from omni_core.coordinator.observers import together
 from omni_core.coordinator.plan import Plan
 from omni_core.coordinator.runtime import Runtime
 from omni_core.coordinator.traces import Traced
 from omni_core.coordinator.updates import Running
 from omni_core.coordinator.watchdog import WATCHDOG_TIMEOUT_S
 from omni_core.errors import ConfigError, NotReadyError, OmniError, RequestError
+from omni_core.extensions import ObserverSpec
 from omni_core.hub import checkpoint_directory
-from omni_core.plugins import Plugins
+from omni_core.plugins import OBSERVERS, Plugins
 from omni_core.relay.transport import Edge, edges
 from omni_core.specs import ModelInfo, PipelineConfig, Ref
 from omni_core.types import (
@@ -86,6 +87,7 @@ class Pipeline:
         limits: AdmissionLimits | None = None,
         network: Network | None = None,
         watchdog_timeout_s: float | None = WATCHDOG_TIMEOUT_S,
+        observers: Sequence[tuple[str, ObserverSpec]] = (),
     ) -> None:
         """Use `load`; this takes what `load` resolved."""
         self.observer: Observer = Silent()
@@ -111,6 +113,7 @@ class Pipeline:
         self._limits = limits
         self._network = network
         self._watchdog_timeout_s = watchdog_timeout_s
+        self._observers = observers
         self._runtime: Runtime | None = None
 
     @classmethod
@@ -145,12 +148,14 @@ class Pipeline:
         flags |= {"ar_engine": ar_engine, "compile": compile, "layout": layout}
         file = config or ConfigFile()
         directory = checkpoint_directory(checkpoint_path(model_path, file))
-        pipeline = (plugins or Plugins().discover()).pipeline_for(architectures(directory))
+        plugins = plugins or Plugins().discover()
+        pipeline = plugins.pipeline_at(directory)
         info = model_info(pipeline, directory)
         asked = Asked(flags=flags, overrides=overrides or {}, file=file)
         resolved = resolve(pipeline, asked, cards=devices.cuda_device_count(), info=info)
         plan = _plan(directory, resolved)
-        return cls(plan, resolved, info, on_progress, limits, network, watchdog_timeout_s)
+        told = plugins.owned(OBSERVERS)
+        return cls(plan, resolved, info, on_progress, limits, network, watchdog_timeout_s, told)
 
     async def __aenter__(self) -> Pipeline:
         if self._runtime is not None:
@@ -159,7 +164,7 @@ class Pipeline:
             self._plan,
             self._on_progress,
             limits=self._limits,
-            observer=self.observer,
+            observer=together(self.observer, self._observers),
             network=self._network,
             watchdog_timeout_s=self._watchdog_timeout_s,
         )

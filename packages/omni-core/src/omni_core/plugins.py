@@ -1,38 +1,106 @@
-"""Finding plugins and collecting what they register.
+"""The registered plugins, and what they bring, with its owner.
 
-Knows entry points, provenance and clashes. Runs only when `discover` is called, never at import.
+Knows hooks, provenance and clashes. Looks for plugins only when `discover` is called, never at
+import.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pluggy
 
 from omni_core import hookspecs
+from omni_core.config.checkpoint import architectures, checkpoint_at
+from omni_core.discovery import (
+    ALLOW_LIST,
+    GROUP,
+    SKIP_BROKEN,
+    installed,
+    load,
+    skips_broken,
+    unknown,
+    wanted,
+)
 from omni_core.errors import ConfigError, PluginError
+from omni_core.extensions import (
+    AudioCodecSpec,
+    Checkpoint,
+    CheckSpec,
+    CommandSpec,
+    MetricSpec,
+    ObserverSpec,
+    RouteSpec,
+)
 from omni_core.specs import PipelineConfig
 
-GROUP = "omni.plugins"
-ALLOW_LIST = "OMNI_PLUGINS"
+__all__ = ["ALLOW_LIST", "GROUP", "SKIP_BROKEN", "PluginInfo", "Plugins"]
+
+log = logging.getLogger("omni.plugins")
+Spec = TypeVar("Spec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Spec]):
+    """What one hook gives: descriptions of one type, each with names that nobody else may use."""
+
+    hook: str
+    type: type[Spec]
+    noun: str
+    names: Callable[[Spec], Iterable[str]]
+
+
+PIPELINES: Final = Kind(
+    hook="register_pipelines", type=PipelineConfig, noun="pipeline", names=lambda p: [p.name]
+)
+AUDIO_CODECS: Final = Kind(
+    hook="register_audio_codecs", type=AudioCodecSpec, noun="audio codec", names=lambda c: [c.name]
+)
+ROUTES: Final = Kind(
+    hook="register_routes",
+    type=RouteSpec,
+    noun="route",
+    names=lambda r: [f"{method} {r.path}" for method in r.methods],
+)
+COMMANDS: Final = Kind(
+    hook="register_commands", type=CommandSpec, noun="command", names=lambda c: [c.name]
+)
+METRICS: Final = Kind(
+    hook="register_metrics", type=MetricSpec, noun="metric", names=lambda m: [m.stat]
+)
+CHECKS: Final = Kind(hook="register_checks", type=CheckSpec, noun="check", names=lambda c: [c.name])
+OBSERVERS: Final = Kind(
+    hook="register_observers", type=ObserverSpec, noun="observer", names=lambda o: [o.name]
+)
+KINDS: Final[tuple[Kind[Any], ...]] = (
+    PIPELINES,
+    AUDIO_CODECS,
+    ROUTES,
+    COMMANDS,
+    METRICS,
+    CHECKS,
+    OBSERVERS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """One loaded plugin, for listings."""
+    """One plugin, for listings."""
 
     name: str
     distribution: str
     version: str
-    hooks: tuple[str, ...]
+    hooks: tuple[str, ...] = ()
     """Names of the hooks it implements."""
-    pipelines: tuple[PipelineConfig, ...]
+    pipelines: tuple[PipelineConfig, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+    """(noun, name) of whatever else it registers: ("route", "GET /feathers")."""
+    broken: str = ""
+    """Why it was left out; empty if it is loaded."""
 
 
 class Plugins:
@@ -42,15 +110,25 @@ class Plugins:
         self._manager = pluggy.PluginManager(hookspecs.NAMESPACE)
         self._manager.add_hookspecs(hookspecs)
         self._origin: dict[str, tuple[str, str]] = {}
+        self._broken: dict[str, str] = {}
 
     def discover(self) -> Plugins:
-        """Load every installed plugin, or those the OMNI_PLUGINS list names; returns self."""
-        found = _found()
-        for name in _allowed(found):
+        """Load every installed plugin, or those the OMNI_PLUGINS list names; returns self.
+
+        PluginError for one that cannot be loaded; with OMNI_SKIP_BROKEN_PLUGINS it is logged, and
+        left out."""
+        found = installed()
+        for name in wanted(found):
             point = found[name]
-            self.register(_load(point), name)
             if point.dist is not None:
                 self._origin[name] = (point.dist.name, point.dist.version)
+            try:
+                self.register(load(point), name)
+            except PluginError as error:
+                if not skips_broken():
+                    raise
+                self._broken[name] = error.message
+                log.warning("left out: %s", error.message)
         return self
 
     def register(self, module: ModuleType, name: str) -> None:
@@ -59,23 +137,49 @@ class Plugins:
             self._manager.register(module, name)
             self._manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as exc:
+            if self._manager.get_plugin(name) is module:
+                self._manager.unregister(module)
             raise PluginError(f"plugin {name!r}: {exc}") from exc
+
+    def owned(self, kind: Kind[Spec]) -> list[tuple[str, Spec]]:
+        """(plugin, description) of everything of a kind, in order of registration; PluginError if
+        two have a name in common."""
+        owners: dict[str, str] = {}
+        owned: list[tuple[str, Spec]] = []
+        for impl in getattr(self._manager.hook, kind.hook).get_hookimpls():
+            for spec in _registered(impl, kind):
+                for name in kind.names(spec):
+                    if name in owners:
+                        raise _clash(owners[name], impl.plugin_name, kind.noun, name)
+                    owners[name] = impl.plugin_name
+                owned.append((impl.plugin_name, spec))
+        return owned
+
+    def all(self, kind: Kind[Spec]) -> list[Spec]:
+        """Everything of a kind; see `owned`."""
+        return [spec for _, spec in self.owned(kind)]
 
     def pipelines(self) -> dict[str, PipelineConfig]:
         """Every registered pipeline by name."""
-        return {pipeline.name: pipeline for _, pipeline in self._owned()}
+        return {pipeline.name: pipeline for pipeline in self.all(PIPELINES)}
 
     def provenance(self, pipeline: str) -> str:
         """The name of the plugin that registered a pipeline."""
-        for plugin, registered in self._owned():
+        for plugin, registered in self.owned(PIPELINES):
             if registered.name == pipeline:
                 return plugin
-        raise ConfigError(_unknown("pipeline", pipeline, self.pipelines()))
+        raise ConfigError(unknown("pipeline", pipeline, self.pipelines()))
+
+    def pipeline_at(self, directory: str) -> PipelineConfig:
+        """The pipeline that serves the checkpoint in a directory: the one that plugins say, else by
+        its architectures. ConfigError if there is none."""
+        matched = self._matched(checkpoint_at(directory))
+        return self.pipeline_for(architectures(directory)) if matched is None else matched
 
     def pipeline_for(self, architectures: Iterable[str]) -> PipelineConfig:
         """The pipeline that serves a checkpoint with these "architectures" in its config.json."""
         wanted = set(architectures)
-        owned = self._owned()
+        owned = self.owned(PIPELINES)
         matching = [(o, p) for o, p in owned if wanted.intersection(p.architectures)]
         if len(matching) == 1:
             return matching[0][1]
@@ -92,14 +196,20 @@ class Plugins:
         )
 
     def listing(self) -> list[PluginInfo]:
-        """What is loaded, in order of registration."""
-        owned = self._owned()
-        return [
-            self._info(name, module, tuple(p for plugin, p in owned if plugin == name))
-            for name, module in self._manager.list_name_plugin()
+        """What is loaded, in order of registration, then what was left out."""
+        given = {kind.noun: self.owned(kind) for kind in KINDS}
+        loaded = [
+            self._info(name, module, given) for name, module in self._manager.list_name_plugin()
+        ]
+        return loaded + [
+            PluginInfo(name=name, distribution=d, version=v, broken=why)
+            for name, why in self._broken.items()
+            for d, v in [self._origin.get(name, ("", ""))]
         ]
 
-    def _info(self, name: str, module: object, pipelines: tuple[PipelineConfig, ...]) -> PluginInfo:
+    def _info(
+        self, name: str, module: object, given: dict[str, list[tuple[str, Any]]]
+    ) -> PluginInfo:
         distribution, version = self._origin.get(name, ("", ""))
         callers = self._manager.get_hookcallers(module) or []
         return PluginInfo(
@@ -107,84 +217,64 @@ class Plugins:
             distribution=distribution,
             version=version,
             hooks=tuple(sorted(caller.name for caller in callers)),
-            pipelines=pipelines,
+            pipelines=tuple(p for plugin, p in given[PIPELINES.noun] if plugin == name),
+            others=tuple(
+                (kind.noun, label)
+                for kind in KINDS
+                if kind is not PIPELINES
+                for plugin, spec in given[kind.noun]
+                if plugin == name
+                for label in kind.names(spec)
+            ),
         )
 
-    def _owned(self) -> list[tuple[str, PipelineConfig]]:
-        owners: dict[str, str] = {}
-        owned: list[tuple[str, PipelineConfig]] = []
-        for impl in self._manager.hook.register_pipelines.get_hookimpls():
-            for pipeline in _registered(impl):
-                if pipeline.name in owners:
-                    raise PluginError(
-                        f"plugins {owners[pipeline.name]!r} and {impl.plugin_name!r} both register "
-                        f"pipeline {pipeline.name!r}; leave one out with {ALLOW_LIST}"
-                    )
-                owners[pipeline.name] = impl.plugin_name
-                owned.append((impl.plugin_name, pipeline))
-        return owned
-
-
-def _registered(impl: pluggy.HookImpl) -> list[PipelineConfig]:
-    try:
-        given = list(cast("Iterable[object]", impl.function()))
-    except Exception as exc:
-        raise PluginError(f"plugin {impl.plugin_name!r}: register_pipelines: {exc!r}") from exc
-    pipelines = [item for item in given if isinstance(item, PipelineConfig)]
-    if len(pipelines) != len(given):
-        raise PluginError(
-            f"plugin {impl.plugin_name!r}: register_pipelines gave {given!r}; "
-            "it must return PipelineConfigs"
-        )
-    return pipelines
-
-
-def _found() -> dict[str, EntryPoint]:
-    """Entry points by name; two distributions must not use one name."""
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            raise PluginError(
-                f"two plugins are named {point.name!r}: {other.value} of {_distribution(other)} "
-                f"and {point.value} of {_distribution(point)}; uninstall one"
+    def _matched(self, checkpoint: Checkpoint) -> PipelineConfig | None:
+        """What `match_checkpoint` says, of which all who answer must be of one opinion."""
+        claims: dict[str, str] = {}
+        for impl in self._manager.hook.match_checkpoint.get_hookimpls():
+            arguments = (checkpoint,) if impl.argnames else ()
+            named = _called(impl, "match_checkpoint", *arguments)
+            if named is not None:
+                claims.setdefault(str(named), impl.plugin_name)
+        if len(claims) > 1:
+            said = " and ".join(f"{name!r} by plugin {owner!r}" for name, owner in claims.items())
+            raise ConfigError(
+                f"{checkpoint.path} is claimed for several pipelines: {said}; leave one out with "
+                f"{ALLOW_LIST}"
             )
-    return found
+        for name, owner in claims.items():
+            if name not in (known := self.pipelines()):
+                raise PluginError(
+                    f"plugin {owner!r}: match_checkpoint: {unknown('pipeline', name, known)}"
+                )
+            return known[name]
+        return None
 
 
-def _allowed(found: dict[str, EntryPoint]) -> list[str]:
-    listed = os.environ.get(ALLOW_LIST)
-    if listed is None:
-        return sorted(found)
-    names = [name.strip() for name in listed.split(",") if name.strip()]
-    for name in names:
-        if name not in found:
-            raise PluginError(f"{ALLOW_LIST}: {_unknown('plugin', name, found)}")
-    return names
+def _clash(one: str, other: str, noun: str, name: str) -> PluginError:
+    if one == other:
+        return PluginError(f"plugin {one!r} registers {noun} {name!r} twice; it must give one")
+    return PluginError(
+        f"plugins {one!r} and {other!r} both register {noun} {name!r}; "
+        f"leave one out with {ALLOW_LIST}"
+    )
 
 
-def _load(point: EntryPoint) -> ModuleType:
-    try:
-        module = point.load()
-    except Exception as exc:
+def _registered(impl: pluggy.HookImpl, kind: Kind[Spec]) -> list[Spec]:
+    given = _called(impl, kind.hook, as_list=True)
+    specs = [item for item in given if isinstance(item, kind.type)]
+    if len(specs) != len(given):
         raise PluginError(
-            f"plugin {point.name!r} ({point.value} of {_distribution(point)}) fails to import: "
-            f"{type(exc).__name__}: {exc}; mend or uninstall it, or leave it out with {ALLOW_LIST}"
-        ) from exc
-    if not isinstance(module, ModuleType):
-        raise PluginError(
-            f"plugin {point.name!r} of {_distribution(point)}: its entry point {point.value!r} "
-            "must name a module"
+            f"plugin {impl.plugin_name!r}: {kind.hook} gave {given!r}; "
+            f"it must return {kind.type.__name__}s"
         )
-    return module
+    return specs
 
 
-def _distribution(point: EntryPoint) -> str:
-    return "an unknown distribution" if point.dist is None else point.dist.name
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
-    return f"unknown {what} {name!r}; {hint}"
+def _called(impl: pluggy.HookImpl, hook: str, *arguments: object, as_list: bool = False) -> Any:
+    """What a plugin's hook gives. A plugin may do anything: its errors are named, and it is."""
+    try:
+        given: object = impl.function(*arguments)
+        return list(cast("Iterable[object]", given)) if as_list else given
+    except Exception as exc:
+        raise PluginError(f"plugin {impl.plugin_name!r}: {hook}: {exc!r}") from exc

@@ -118,7 +118,6 @@ class Admission:
             raise
         finally:
             self._waiting.remove(waiter)
-            waiter.place.cancel()
 
     def _take(self, choose: Callable[[], Worker | None]) -> Worker | None:
         if self.in_flight >= self._bounds.max_in_flight:

@@ -110,12 +110,16 @@ class Watch:
         while True:
             self._now.clear()
             self.hear(await self._ask())
-            spread = self._random.uniform(1 - _JITTER, 1 + _JITTER)
             try:
-                async with asyncio.timeout(self._hysteresis.interval_s * spread):
+                async with asyncio.timeout(self.pause_s()):
                     await self._now.wait()
             except TimeoutError:
                 continue
+
+    def pause_s(self) -> float:
+        """Until the next question."""
+        spread = self._random.uniform(1 - _JITTER, 1 + _JITTER)
+        return self._hysteresis.interval_s * spread
 
     def fault(self, why: str, *, is_certain: bool) -> None:
         """A request met a fault of the worker's: look at once. `is_certain` if it could not be

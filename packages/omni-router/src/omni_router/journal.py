@@ -1,11 +1,12 @@
 """The journal of weight updates: a file that always says what may have been sent to whom.
 
 Every change is on the disk before what it announces is done: written beside the file, synced, moved
-into its place, and the directory synced. Only its owner may read it. Knows no HTTP.
+into its place, and the directory synced. Only its owner may read it, and one router writes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -14,13 +15,16 @@ import msgspec
 
 from omni_router.errors import ConfigError
 
-Step: TypeAlias = Literal["pending", "sent", "loaded", "kept"]
+Step: TypeAlias = Literal["pending", "sent", "loaded", "kept", "accepted"]
 """Of a worker: nothing was sent; it was, and nobody knows what came of it; it has the new weights;
-it has said that it keeps the old ones."""
+it has said that it keeps the old ones; an operator says that it may serve with what it has."""
 Outcome: TypeAlias = Literal["running", "complete", "kept", "partial"]
-"""Of an update: not all is known; every worker has the new weights; none has; some have."""
+"""Of an update: not all is known; every worker has the new weights or was accepted; none has; some
+have."""
 _VERSION: Final = 1
 _UNFINISHED: Final = ".unfinished"
+_LOCK: Final = ".lock"
+_HAS: Final = frozenset({"loaded", "accepted"})
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -28,9 +32,9 @@ class Entry(msgspec.Struct, kw_only=True):
 
     step: Step = "pending"
     started_at: float | None = None
-    """Of the process that loaded the weights: the next one has those it was started with."""
+    """Of the process that has the weights: the next one has those it was started with."""
     told: str = ""
-    """What it said, if it kept the old ones."""
+    """What it said last, or what was in its way."""
 
 
 class Update(msgspec.Struct, kw_only=True):
@@ -50,52 +54,66 @@ class Update(msgspec.Struct, kw_only=True):
         steps = {entry.step for entry in self.workers.values()}
         if "sent" in steps or steps == {"pending"}:
             return "running"
-        if steps <= {"loaded"}:
+        if steps <= _HAS:
             return "complete"
-        return "partial" if "loaded" in steps else "kept"
+        return "partial" if steps & _HAS else "kept"
+
+    @property
+    def is_served(self) -> bool:
+        """Whether some worker serves its weights: no other ones may be served beside them."""
+        return any(entry.step in _HAS for entry in self.workers.values())
 
 
-class _Book(msgspec.Struct, kw_only=True):
+class Book(msgspec.Struct, kw_only=True, frozen=True):
+    """What the file says."""
+
     version: int = _VERSION
-    update: Update | None = None
+    served: Update | None = None
+    """The last one that was complete."""
+    open: Update | None = None
+    """One that has begun since, and is not resolved."""
 
 
 class Journal:
-    """The last update of a fleet. Used by one router process."""
+    """Of one fleet; used by one router process."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file; ConfigError for one that says nothing: what workers have is then not
-        known, and nobody may act as if it were."""
+        """Reads the file. ConfigError for one that says nothing, since nobody may then act as if it
+        were known what workers have, and for one that another router writes."""
         self._path = path
-        self.update: Update | None = None
+        self._lock = self._locked()
+        self.book = Book()
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            self._require_directory()
             return
         except OSError as exc:
             raise ConfigError(f"journal: {path} cannot be read: {exc.strerror}") from exc
         try:
-            book = msgspec.json.decode(data, type=_Book)
+            self.book = msgspec.json.decode(data, type=Book)
         except (msgspec.ValidationError, msgspec.DecodeError) as exc:
             raise ConfigError(
                 f"journal: {path} is no journal of weight updates ({exc}); see which weights each "
                 "worker has (GET /version), restart those that differ, and remove the file"
             ) from exc
-        if book.version != _VERSION:
+        if self.book.version != _VERSION:
             raise ConfigError(f"journal: {path} was written by another version of omni-router")
-        self.update = book.update
 
-    def write(self, update: Update) -> None:
+    def write(self, book: Book) -> None:
         """Keep it; it is on the disk when this returns. OSError if it cannot be."""
-        self.update = update
         unfinished = self._path.with_name(self._path.name + _UNFINISHED)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(_Book(update=update)))
+        unfinished.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(unfinished, flags, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(book))
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         self._move(unfinished)
+        self.book = book
+
+    def close(self) -> None:
+        """Let another router have it."""
+        os.close(self._lock)
 
     def _move(self, unfinished: Path) -> None:
         """From here on it is what the journal says."""
@@ -106,8 +124,15 @@ class Journal:
         finally:
             os.close(directory)
 
-    def _require_directory(self) -> None:
-        if not os.access(self._path.parent, os.W_OK):
-            raise ConfigError(
-                f"journal: {self._path.parent} is no directory that can be written to"
-            )
+    def _locked(self) -> int:
+        lock = self._path.with_name(self._path.name + _LOCK)
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise ConfigError(f"journal: {lock} cannot be written: {exc.strerror}") from exc
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(descriptor)
+            raise ConfigError(f"journal: another router writes {self._path}; stop it") from exc
+        return descriptor

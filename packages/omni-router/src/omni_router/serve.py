@@ -24,7 +24,8 @@ from omni_router.journal import Journal
 from omni_router.keys import Keys
 from omni_router.router import Router
 from omni_router.settings import Settings
-from omni_router.weights import Weights, routes
+from omni_router.weight_routes import routes
+from omni_router.weights import Weights
 
 READY: Final = "Omni router is ready on "
 """What precedes the URL on the line that says so."""

@@ -23,6 +23,7 @@ from omni_server.guard import Guard
 from omni_server.openai import chat, completions, models, requests, speech, transcriptions, voices
 from omni_server.openapi import DocumentedApi
 from omni_server.playground import page
+from omni_server.plugged import Plugged, add_routes
 from omni_server.rate import RateLimit, RateLimiter
 from omni_server.realtime import socket
 from omni_server.settings import Settings
@@ -48,7 +49,9 @@ def create_app(pipeline: Pipeline, settings: Settings, on_access: OnAccess = loo
     return guarded(server_context(pipeline, settings), on_access)
 
 
-def server_context(pipeline: Pipeline, settings: Settings) -> ServerContext:
+def server_context(
+    pipeline: Pipeline, settings: Settings, plugged: Plugged | None = None
+) -> ServerContext:
     """What the routes around `pipeline` share; its metrics observe it from now on. ConfigError for
     a directory of voices that cannot be used."""
     context = ServerContext(
@@ -57,6 +60,7 @@ def server_context(pipeline: Pipeline, settings: Settings) -> ServerContext:
         transcripts=TranscriptStore(settings.max_audio_ids, settings.audio_ttl_s),
         voices=Voices(pipeline=pipeline, store=_voice_store(settings)),
         limiter=None if settings.rate_limit is None else RateLimiter(settings.rate_limit),
+        plugged=plugged or Plugged(),
     )
     pipeline.observer = context.metrics
     return context
@@ -98,6 +102,7 @@ def api(context: ServerContext) -> FastAPI:
 
     app = DocumentedApi(
         context.settings,
+        context.plugged.formats,
         title="Omni",
         version=metadata.version("omni-server"),
         lifespan=lifespan,
@@ -111,5 +116,6 @@ def api(context: ServerContext) -> FastAPI:
         app.include_router(page.router())
     if context.settings.admin_keys:
         app.include_router(admin.router(context))
+    add_routes(app, context.plugged, context.pipeline)
     errors.install(app)
     return app

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from omni_core.pipeline import Pipeline
 from omni_server.door import Door
 from omni_server.metrics import Metrics
+from omni_server.plugged import Plugged
 from omni_server.rate import RateLimiter
 from omni_server.realtime.vad import Detection
 from omni_server.settings import Settings
@@ -42,6 +43,7 @@ class ServerContext:
     speech: Detection = field(default_factory=Detection.here)
     limiter: RateLimiter | None = None
     """Who counts requests of clients, if anybody does."""
+    plugged: Plugged = field(default_factory=Plugged)
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -26,7 +26,7 @@ _RETRY_S: Final = 1
 
 def router(context: ServerContext) -> APIRouter:
     """The operator's routes of one server."""
-    routes = APIRouter()
+    routes, pipeline = APIRouter(), context.pipeline
 
     @routes.get("/health")
     async def health() -> Response:
@@ -52,15 +52,11 @@ def router(context: ServerContext) -> APIRouter:
     async def metrics() -> Response:
         """Prometheus exposition; without stage numbers while there are no stages to ask."""
         try:
-            stages, relays = await asyncio.gather(
-                context.pipeline.stats(), context.pipeline.relay_stats()
-            )
+            stages, relays = await asyncio.gather(pipeline.stats(), pipeline.relay_stats())
         except NotReadyError:
             stages, relays = {}, {}
-        pipeline = context.pipeline
-        text = context.metrics.render(
-            stages, relays, pipeline.occupancy(), pipeline.health(), pipeline.edges
-        )
+        now = (pipeline.occupancy(), pipeline.health(), pipeline.edges)
+        text = context.metrics.render(stages, relays, *now, context.plugged.meanings)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes

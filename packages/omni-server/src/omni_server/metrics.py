@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -107,6 +107,12 @@ class Metrics:
         """See `Observer.released`."""
         self.abort_released.labels(stage).observe(after_s)
 
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        """See `Observer.ready`; /health is asked when there is somebody who wants to know."""
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        """See `Observer.lost`, and `ready`."""
+
     def _gauge(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"omni_{name}", documentation, registry=self.registry)
 
@@ -135,11 +141,13 @@ class Metrics:
         occupancy: Occupancy,
         health: Health,
         edges: Sequence[Edge],
+        meanings: Mapping[str, str],
     ) -> bytes:
         """The exposition text, with the numbers of the stages, of their processes and what goes
-        between these, and of the queue before them."""
+        between these, and of the queue before them. `meanings` of numbers of stages are those that
+        plugins give."""
         families = CollectorRegistry()
-        families.register(_StatsCollector("stage", stages))
+        families.register(_StatsCollector("stage", stages, meanings=meanings))
         families.register(_StatsCollector("stage", _processes(health)))
         families.register(_StatsCollector("relay", relays, label="process"))
         families.register(_EdgeCollector(edges))
@@ -265,8 +273,15 @@ def _processes(health: Health) -> Stats:
 
 
 class _StatsCollector(Collector):
-    def __init__(self, kind: str, stats: Stats, label: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        stats: Stats,
+        label: str | None = None,
+        meanings: Mapping[str, str] | None = None,
+    ) -> None:
         self._kind = kind
+        self._meanings = meanings or {}
         self._label = label or kind
         self._stats = stats
 
@@ -275,7 +290,7 @@ class _StatsCollector(Collector):
         for owner, stats in self._stats.items():
             for stat, value in stats.items():
                 name = f"omni_{self._kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', stat)}"
-                text = f"{stat} of a {self._label}"
+                text = self._meanings.get(stat, f"{stat} of a {self._label}")
                 family = families.setdefault(
                     name, GaugeMetricFamily(name, text, labels=[self._label])
                 )

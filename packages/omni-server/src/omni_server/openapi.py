@@ -14,7 +14,7 @@ import msgspec
 from fastapi import FastAPI
 
 from omni_core.languages import LANGUAGES
-from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
+from omni_core.media.encode_stream import STREAM_MEDIA_TYPES, StreamFormats
 from omni_core.pipeline import Health
 from omni_server.admin import LogLevelBody, ProfileBody
 from omni_server.audio import FORMATS
@@ -142,22 +142,23 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
 class DocumentedApi(FastAPI):
     """An application whose document says what its routes take and give."""
 
-    def __init__(self, settings: Settings, **options: Any) -> None:
+    def __init__(self, settings: Settings, formats: StreamFormats, **options: Any) -> None:
         super().__init__(**options)
         self._settings = settings
+        self._formats = formats
         self._document: Json | None = None
 
     def openapi(self) -> Json:
         """The document, made once."""
         if self._document is None:
-            self._document = documented(super().openapi(), self._settings)
+            self._document = documented(super().openapi(), self._settings, self._formats)
         return self._document
 
 
-def documented(paths_alone: Json, settings: Settings) -> Json:
+def documented(paths_alone: Json, settings: Settings, formats: StreamFormats) -> Json:
     """FastAPI's document with bodies, answers, errors and keys."""
     schemas = _Schemas(OPERATIONS.values())
-    _name_words(schemas.components, settings.served_model_name)
+    _name_words(schemas.components, settings.served_model_name, formats)
     paths = {
         path: {
             method: _operation(method, path, said, schemas, settings)
@@ -207,7 +208,7 @@ class _Schemas:
         return self._places[kind]
 
 
-def _name_words(components: Json, served_model_name: str) -> None:
+def _name_words(components: Json, served_model_name: str, formats: StreamFormats) -> None:
     """Say which words a field knows, where its type leaves that to whoever reads the request."""
     served, roles = (served_model_name,), (*ROLES, "tool")
     words: Mapping[tuple[type, str], Iterable[str]] = {
@@ -219,7 +220,7 @@ def _name_words(components: Json, served_model_name: str) -> None:
         (ChatBody, "modalities"): ("text", "audio"),
         (AudioOptions, "format"): FORMATS,
         (ResponseFormat, "type"): ("text", "json_object", "json_schema"),
-        (SpeechBody, "response_format"): STREAM_MEDIA_TYPES,
+        (SpeechBody, "response_format"): formats.media_types,
         (SpeechBody, "stream_format"): STREAM_FORMATS,
         (TranscriptionForm, "language"): LANGUAGES,
         (TranscriptionForm, "response_format"): transcriptions.FORMATS,

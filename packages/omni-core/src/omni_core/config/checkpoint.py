@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from omni_core.errors import ConfigError
+from omni_core.extensions import Checkpoint
 
 
 def architectures(model_path: str) -> tuple[str, ...]:
@@ -24,6 +25,22 @@ def architectures(model_path: str) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise ConfigError(f"{path} is not a model config with an 'architectures' list")
     return tuple(found)
+
+
+def checkpoint_at(model_path: str) -> Checkpoint:
+    """What there is in a directory for plugins to recognise; nothing, if it is none."""
+    directory = Path(model_path)
+    if not directory.is_dir():
+        return Checkpoint(path=model_path, files=())
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        config = {}
+    return Checkpoint(
+        path=model_path,
+        files=tuple(sorted(entry.name for entry in directory.iterdir())),
+        config=config if isinstance(config, dict) else {},
+    )
 
 
 def _lacks_config(path: Path) -> str:

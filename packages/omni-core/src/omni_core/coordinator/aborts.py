@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -33,6 +33,13 @@ class Observer(Protocol):
         """A stage holds nothing of an aborted request any more, so long after the abort was
         sent."""
 
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        """A process serves its stages from now on: the first of its place, or a successor."""
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        """A process that was there is no more: "exit", "crash", "hang", or another `last_death` of
+        /health."""
+
 
 class Silent:
     """An `Observer` that looks away."""
@@ -48,6 +55,12 @@ class Silent:
 
     def released(self, stage: str, after_s: float) -> None:
         """See `Observer.released`."""
+
+    def ready(self, process: str, stages: Sequence[str]) -> None:
+        """See `Observer.ready`."""
+
+    def lost(self, process: str, stages: Sequence[str], cause: str) -> None:
+        """See `Observer.lost`."""
 
 
 @dataclass(frozen=True, slots=True)

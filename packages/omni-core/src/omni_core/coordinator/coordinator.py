@@ -19,7 +19,7 @@ from omni_core import graph
 from omni_core.coordinator.aborts import Aborts, Observer, Silent
 from omni_core.coordinator.active import Active
 from omni_core.coordinator.admission import Admission, AdmissionLimits, Occupancy
-from omni_core.coordinator.fleet import Fleet
+from omni_core.coordinator.fleet import Fleet, Replica
 from omni_core.coordinator.timers import CallLater, on_loop
 from omni_core.coordinator.unread import Unread
 from omni_core.errors import (
@@ -159,9 +159,15 @@ class Coordinator:
             case _:
                 assert_never(message)
 
+    def process_serves(self, replica: Replica) -> None:
+        """Requests may go to this process from now on."""
+        self._observer.ready(replica.process, _names(replica))
+
     def process_died(self, process: str, detail: str) -> None:
         """Fail every request that could visit a stage in this process; the fleet knows that it is
         dead."""
+        if replica := self._fleet.find(process):
+            self._observer.lost(process, _names(replica), replica.last_death or "exit")
         self._aborts.lost(process)
         error = f"stage process {process!r} ended while it served this request: {detail}"
         for active in list(self._active.values()):
@@ -354,3 +360,7 @@ def _refusal(exc: Exception) -> OmniError:
     if not isinstance(exc, OmniError):
         log.error("a request cannot be started", exc_info=exc)
     return as_omni_error(exc)
+
+
+def _names(replica: Replica) -> tuple[str, ...]:
+    return tuple(stage.name for stage in replica.stages)

@@ -250,8 +250,7 @@ class Supervisor:
         """Nothing is expected of the process any more."""
         if replica.state == "dead":
             return
-        replica.state = "dead"
-        replica.last_death = cause
+        replica.state, replica.last_death = "dead", cause
         process = replica.process
         self._no_news_expected(replica)
         self._peers.forget(process)
@@ -361,6 +360,7 @@ class Supervisor:
     def _serves(self, replica: Replica) -> None:
         self._backoffs[replica.name].ready()
         log.info("stage process %r serves", replica.process)
+        self._coordinator.process_serves(replica)
 
     def _unfit(self, replica: Replica, reason: str) -> None:
         if self.serving:

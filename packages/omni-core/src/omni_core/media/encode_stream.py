@@ -19,6 +19,7 @@ import soxr
 from av.filter import Graph
 
 from omni_core.errors import RequestError
+from omni_core.extensions import AudioCodecSpec
 from omni_core.media.encode import AAC_BIT_RATE, MPEG_RATES, OPUS_RATES, pcm16, wav_header
 from omni_core.types import FloatArray
 
@@ -30,7 +31,7 @@ STREAM_MEDIA_TYPES = {
     "wav": "audio/wav",
     "pcm": "audio/pcm",
 }
-"""Media type of each format `stream_encoder` knows; "opus" is in Ogg, "aac" in ADTS frames."""
+"""Media type of each of our formats; "opus" is in Ogg, "aac" in ADTS frames."""
 PCM_RATE = 24_000
 """What clients take raw samples for, whatever model they are of."""
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
@@ -77,39 +78,54 @@ class StreamEncoder:
         return self.writer.push(np.clip(rest, -1.0, 1.0)) + self.writer.flush()
 
 
-def stream_encoder(fmt: str, sample_rate: int, *, speed: float = 1.0) -> StreamEncoder:
-    """An encoder of mono samples at `sample_rate`, in Hz, to one of `STREAM_MEDIA_TYPES`.
+@dataclass(frozen=True, slots=True)
+class StreamFormats:
+    """The formats that speech can be had in: ours, and those of plugins."""
 
-    Files have the samples' own rate; "pcm" always has `PCM_RATE`, and a rate that a codec does not
-    know (44.1 kHz Opus, say) becomes the next it does. `speed`, from `MIN_SPEED` to `MAX_SPEED`,
-    makes speech faster and keeps its pitch. Raises RequestError on "response_format" for another
-    format.
-    """
-    if fmt not in STREAM_MEDIA_TYPES:
-        raise RequestError(
-            f"Audio format {fmt!r} is not supported; use one of {', '.join(STREAM_MEDIA_TYPES)}.",
-            param="response_format",
-        )
-    rate = _rate(fmt, sample_rate)
-    filters: list[Filter] = [] if speed == 1.0 else [Tempo(sample_rate, speed)]
-    if rate != sample_rate:
-        filters.append(Resampler(sample_rate, rate))
-    return StreamEncoder(_writer(fmt, rate), filters)
+    codecs: Mapping[str, AudioCodecSpec] = field(default_factory=dict)
+    """{name: description} of plugins."""
 
+    @property
+    def media_types(self) -> dict[str, str]:
+        """{name: media type} of all of them."""
+        theirs = {name: codec.media_type for name, codec in self.codecs.items()}
+        return {**STREAM_MEDIA_TYPES, **theirs}
 
-def _rate(fmt: str, sample_rate: int) -> int:
-    if fmt == "pcm":
-        return PCM_RATE
-    known = _CONTAINERS[fmt].rates if fmt in _CONTAINERS else ()
-    if not known or sample_rate in known:
-        return sample_rate
-    return next((rate for rate in known if rate > sample_rate), known[-1])
+    def encoder(self, fmt: str, sample_rate: int, *, speed: float = 1.0) -> StreamEncoder:
+        """An encoder of mono samples at `sample_rate`, in Hz, to one of `media_types`.
 
+        Files have the samples' own rate; "pcm" always has `PCM_RATE`, and a rate that a codec does
+        not know (44.1 kHz Opus, say) becomes the next it does. `speed`, from `MIN_SPEED` to
+        `MAX_SPEED`, makes speech faster and keeps its pitch. Raises RequestError on
+        "response_format" for another format.
+        """
+        if fmt not in self.media_types:
+            raise RequestError(
+                f"Audio format {fmt!r} is not supported; use one of {', '.join(self.media_types)}.",
+                param="response_format",
+            )
+        rate = self._rate(fmt, sample_rate)
+        filters: list[Filter] = [] if speed == 1.0 else [Tempo(sample_rate, speed)]
+        if rate != sample_rate:
+            filters.append(Resampler(sample_rate, rate))
+        return StreamEncoder(self._writer(fmt, rate), filters)
 
-def _writer(fmt: str, rate: int) -> Writer:
-    if fmt in _CONTAINERS:
-        return ContainerWriter(_CONTAINERS[fmt], rate)
-    return PcmWriter(wav_header(rate, None) if fmt == "wav" else b"")
+    def _rate(self, fmt: str, sample_rate: int) -> int:
+        if fmt == "pcm":
+            return PCM_RATE
+        kind = self.codecs.get(fmt) or _CONTAINERS.get(fmt)
+        known = () if kind is None else kind.rates
+        if not known or sample_rate in known:
+            return sample_rate
+        return next((rate for rate in known if rate > sample_rate), known[-1])
+
+    def _writer(self, fmt: str, rate: int) -> Writer:
+        if fmt in self.codecs:
+            made: Writer = self.codecs[fmt].writer.resolve()(rate)
+            return made
+        if fmt in _CONTAINERS:
+            return ContainerWriter(_CONTAINERS[fmt], rate)
+        return PcmWriter(wav_header(rate, None) if fmt == "wav" else b"")
 
 
 class Resampler:

@@ -25,7 +25,7 @@ from typing import assert_never
 import msgspec
 import numpy as np
 
-from omni_core.errors import ConfigError, RequestError
+from omni_core.errors import ConfigError, RequestError, StageError
 from omni_core.hookspecs import hookimpl
 from omni_core.plugins import Plugins
 from omni_core.scheduler.base import (
@@ -147,7 +147,9 @@ class ToneVocoder:
         """No state."""
 
     def push(self, states: list[None], codes: list[IntArray]) -> list[FloatArray]:
-        """See `StreamingVocoder.push`."""
+        """See `StreamingVocoder.push`; StageError for codes of more than one group."""
+        if any(len(c) != 1 for c in codes):
+            raise StageError("words come one beside the other: codes must be (1, frames)")
         return [np.repeat(c[0] / 1000, SAMPLES_PER_WORD).astype(np.float32) for c in codes]
 
     def flush(self, state: None) -> FloatArray:

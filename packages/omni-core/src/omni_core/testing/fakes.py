@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from omni_core.engine.base import (
     EngineCapabilities,
@@ -23,6 +23,7 @@ from omni_core.messages import DataReady, Done, Emit, Fail, Released, StreamChun
 from omni_core.scheduler.base import Close, Inbox, InboxItem, Scheduler
 from omni_core.types import Event, FinishReason, Modality, Payload, Usage
 
+T = TypeVar("T")
 _PATIENCE_S: Final = 10.0
 """How long a test waits for something that should happen at once."""
 
@@ -94,15 +95,19 @@ class RecordingOutbox:
     def wait_for(self, method: str, request_id: str, patience_s: float = _PATIENCE_S) -> Call:
         """The first such call, waiting for it; AssertionError with all calls if it never comes."""
 
-        def found() -> Call | None:
-            return next(
-                (c for c in self.calls if (c.method, c.request_id) == (method, request_id)), None
-            )
+        asked = (method, request_id)
 
+        def found(calls: list[Call]) -> Call | None:
+            return next((c for c in calls if (c.method, c.request_id) == asked), None)
+
+        call = self.wait_until(found, patience_s)
+        assert call is not None, f"no {method} of {request_id!r} in {self.calls}"
+        return call
+
+    def wait_until(self, found: Callable[[list[Call]], T], patience_s: float = _PATIENCE_S) -> T:
+        """What `found` says of all calls so far, once that is true, or when nobody waits longer."""
         with self._changed:
-            call = self._changed.wait_for(found, patience_s)
-            assert call is not None, f"no {method} of {request_id!r} in {self.calls}"
-            return call
+            return self._changed.wait_for(lambda: found(self.calls), patience_s)
 
     def _record(self, call: Call) -> None:
         with self._changed:

@@ -16,6 +16,7 @@ import torch
 from omni_core.errors import StageError
 from omni_core.steps import StepBank
 from omni_core.types import FloatArray, IntArray, Payload, RequestParams
+from omni_qwen3.code2wav.config import Code2WavConfig
 from omni_qwen3.code2wav.memory import StatePool
 from omni_qwen3.code2wav.model import PIECE_FRAMES, Code2Wav
 from omni_qwen3.defaults import SAMPLE_RATE
@@ -76,7 +77,7 @@ class Qwen3Vocoder:
     def push(self, states: list[int], codes: list[IntArray]) -> list[FloatArray]:
         """Samples that are now final. Nothing is kept before all have succeeded."""
         for frames in codes:
-            self._check(frames)
+            check_codes(frames, self._config)
         work, seen = self._pool.read(states), self._pool.frames(states)
         wavs: list[list[FloatArray]] = [[np.zeros(0, np.float32)] for _ in states]
         for rows, starts, width in self._steps([frames.shape[1] for frames in codes]):
@@ -133,16 +134,17 @@ class Qwen3Vocoder:
             return ready[-1]
         return width if self._device.type == "cpu" else 1 << (width.bit_length() - 1)
 
-    def _check(self, codes: IntArray) -> None:
-        """StageError unless these are codes of this checkpoint, int64 (groups, frames)."""
-        groups, size = self._config.groups, self._config.codebook_size
-        if codes.shape[0] != groups:
-            raise StageError(f"a frame has {groups} codes, not {codes.shape[0]}")
-        if codes.size and not 0 <= codes.min() <= codes.max() < size:
-            raise StageError(
-                f"codes are 0 to {size - 1}, not {codes.min()} to {codes.max()}; the stage that "
-                "streams them is of another checkpoint"
-            )
+
+def check_codes(codes: IntArray, config: Code2WavConfig) -> None:
+    """StageError unless these are codes of the checkpoint, int64 (groups, frames)."""
+    groups, size = config.groups, config.codebook_size
+    if codes.shape[0] != groups:
+        raise StageError(f"a frame has {groups} codes, not {codes.shape[0]}")
+    if codes.size and not 0 <= codes.min() <= codes.max() < size:
+        raise StageError(
+            f"codes are 0 to {size - 1}, not {codes.min()} to {codes.max()}; the stage that "
+            "streams them is of another checkpoint"
+        )
 
 
 def _examples(
@@ -184,6 +186,8 @@ class WindowVocoder:
 
     def push(self, states: list[_Window], codes: list[IntArray]) -> list[FloatArray]:
         """Samples of the windows that are now full, usually none."""
+        for frames in codes:
+            check_codes(frames, self.model.config)
         return [self._push(state, more) for state, more in zip(states, codes, strict=True)]
 
     def flush(self, state: _Window) -> FloatArray:

@@ -7,8 +7,9 @@ told in the stream, and the transfer is broken, so that no half answer looks who
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import aiohttp
 import msgspec
@@ -77,6 +78,13 @@ class Asked:
     body: Body
 
 
+OnHead: TypeAlias = Callable[[Mapping[str, str]], None]
+
+
+def ignored(headers: Mapping[str, str]) -> None:
+    """An `OnHead` that needs nothing."""
+
+
 class Exchange:
     """Between one client and one worker."""
 
@@ -86,11 +94,14 @@ class Exchange:
         worker: Worker,
         asked: Asked,
         request: web.BaseRequest,
+        on_head: OnHead = ignored,
     ) -> None:
+        """`on_head` is told of the headers of the answer, as soon as they are there."""
         self._session = session
         self._worker = worker
         self._asked = asked
         self._request = request
+        self._on_head = on_head
         self._out: web.StreamResponse | None = None
         """Once the client has its head."""
         self._ends_an_event = True
@@ -98,8 +109,6 @@ class Exchange:
         """Why somebody here ends it, if they do."""
         self.lost = ""
         """Why the worker broke off after its first byte, if it did."""
-        self.head_s: float | None = None
-        """CLOCK_MONOTONIC: when its answer began."""
 
     async def run(self) -> web.StreamResponse:
         """The response, sent if it is a long one.
@@ -116,7 +125,7 @@ class Exchange:
 
                 self._worker.cuts[self] = cut
                 response = await self._begin()
-                self.head_s = loop.time()
+                self._on_head(response.headers)
                 return await self._answer(response)
         except TimeoutError:
             if self._out is None:

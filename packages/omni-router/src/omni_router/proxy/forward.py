@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 from typing import Final, TypeAlias
 
@@ -20,7 +20,7 @@ from omni_router.errors import RouterError, UnavailableError
 from omni_router.needs import REALTIME, Needs, of_path
 from omni_router.proxy.bodies import read_body, read_whole
 from omni_router.proxy.exchange import Asked, Exchange, NotBegunError, WorkerLostError
-from omni_router.proxy.headers import to_worker
+from omni_router.proxy.headers import REQUEST_ID, to_worker
 from omni_router.proxy.websocket import Tunnel
 from omni_router.record import Record
 from omni_router.replies import json_response
@@ -58,14 +58,18 @@ class Forward:
             max_bytes=settings.max_body_mib * MIB,
             field=_field(record.path, fleet.models_differ),
         )
-        asked = Asked(request.method, request.raw_path, self._headers(request, record), body)
+        asked = Asked(request.method, request.raw_path, _headers(request), body)
 
         async def once(worker: Worker) -> web.StreamResponse:
-            exchange = Exchange(self._router.session, worker, asked, request)
+            def heard(headers: Mapping[str, str]) -> None:
+                record.head_s = time.monotonic()
+                record.request_id = headers.get(REQUEST_ID, record.request_id)
+                self.running.setdefault(record.request_id, set()).add(worker)
+
+            exchange = Exchange(self._router.session, worker, asked, request, heard)
             try:
                 return await exchange.run()
             finally:
-                record.head_s = exchange.head_s
                 if exchange.lost:
                     self._lost(worker, exchange.lost, record)
 
@@ -77,7 +81,7 @@ class Forward:
     async def websocket(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
         """A session with a worker, from its handshake to its close."""
         query = request.query if record.path == REALTIME else {}
-        headers = self._headers(request, record)
+        headers = _headers(request)
         settings = self._router.settings
 
         async def once(worker: Worker) -> web.StreamResponse:
@@ -114,7 +118,7 @@ class Forward:
     ) -> web.StreamResponse:
         """The first answer of `workers`, or else of all, that is no 404."""
         body = await read_whole(request, _ABOUT_BYTES)
-        asked = Asked(request.method, request.raw_path, self._headers(request, record), body)
+        asked = Asked(request.method, request.raw_path, _headers(request), body)
         last: web.StreamResponse | None = None
         for worker in list(workers) or self._router.fleet.asked():
             try:
@@ -164,15 +168,20 @@ class Forward:
             record.queue_s += record.asked_s - before_s
         tried.append(worker)
         record.worker, record.tries = worker.name, len(tried)
-        running = self.running.setdefault(record.request_id, set())
-        running.add(worker)
+        named = record.request_id
+        self.running.setdefault(named, set()).add(worker)
         try:
             return await once(worker)
         finally:
             router.admission.leave(worker)
-            running.discard(worker)
-            if not running:
-                self.running.pop(record.request_id, None)
+            for request_id in {named, record.request_id}:
+                self._forget(request_id, worker)
+
+    def _forget(self, request_id: str, worker: Worker) -> None:
+        running = self.running.get(request_id, set())
+        running.discard(worker)
+        if not running:  # where several requests have one id, the others are looked for
+            self.running.pop(request_id, None)
 
     def _has_other(self, needs: Needs, tried: list[Worker]) -> bool:
         try:
@@ -181,18 +190,18 @@ class Forward:
             return False
         return True
 
-    def _headers(self, request: web.BaseRequest, record: Record) -> CIMultiDict[str]:
-        return to_worker(
-            request.headers,
-            client=request.remote or "unknown",
-            host=request.host,
-            scheme=request.scheme,
-            request_id=record.request_id,
-        )
-
     def _lost(self, worker: Worker, why: str, record: Record) -> None:
         record.status, record.code = BROKEN_OFF, "worker_failed"
         self._router.fault(worker, why, is_certain=False)
+
+
+def _headers(request: web.BaseRequest) -> CIMultiDict[str]:
+    return to_worker(
+        request.headers,
+        client=request.remote or "unknown",
+        host=request.host,
+        scheme=request.scheme,
+    )
 
 
 def _last(error: NotBegunError, tried: list[Worker]) -> web.StreamResponse:

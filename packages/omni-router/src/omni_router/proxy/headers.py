@@ -32,9 +32,10 @@ def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def to_worker(
-    headers: CIMultiDictProxy[str], *, client: str, host: str, scheme: str, request_id: str
+    headers: CIMultiDictProxy[str], *, client: str, host: str, scheme: str
 ) -> CIMultiDict[str]:
-    """Of a request: says who asks, and under which name."""
+    """Of a request: says who asks. A worker draws an id for one that brings none: it is the same as
+    in the answer's body."""
     kept = passed_on(headers)
     kept.popall("Host", None)
     kept.popall("Expect", None)  # answered here
@@ -42,5 +43,4 @@ def to_worker(
     kept["X-Forwarded-For"] = ", ".join([*before, client])
     kept.setdefault("X-Forwarded-Proto", scheme)
     kept.setdefault("X-Forwarded-Host", host)
-    kept[REQUEST_ID] = request_id
     return kept

@@ -19,7 +19,6 @@ from omni_core.config import (
     ConfigFile,
     Resolved,
     Setting,
-    architectures,
     checkpoint_path,
     resolve,
 )
@@ -242,7 +241,7 @@ def resolve_pipeline(
         pipeline = choose(plugins, name)
     else:
         directory = checkpoint_directory(checkpoint_path(named, asked.file), weights=False)
-        pipeline = plugins.pipeline_for(architectures(directory))
+        pipeline = plugins.pipeline_at(directory)
         info = model_info(pipeline, directory)
     try:
         cards = devices.cuda_device_count()

@@ -1,7 +1,7 @@
 """`omni demo`: the whole road in one command, over the same HTTP any client would use.
 
 Builds a tiny checkpoint when given none, serves it in a process of its own, asks a spoken question
-about a picture, prints the reply as it streams and writes what was said.
+(about a picture, if the model sees), prints the reply as it streams and writes what was said.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ WORKSHOP = Path(".omni")
 MAX_TEXT_TOKENS = 64
 MAX_AUDIO_FRAMES = 120
 STOP_TIMEOUT_S = 30.0
+RANDOM = "\nThe weights of this checkpoint are random: the road is real, what it says is noise."
 
 
 def demo(
@@ -39,17 +40,24 @@ def demo(
     audio: Annotated[
         Path | None, typer.Option(help="The question, as an audio file; a short one if left out.")
     ] = None,
+    voice: Annotated[
+        str | None, typer.Option(help="Who answers; the model's default voice if left out.")
+    ] = None,
     output: Annotated[Path, typer.Option(help="Where to write the spoken reply.")] = Path(
         "reply.wav"
     ),
 ) -> None:
-    """Ask a model a spoken question about a picture and hear its answer."""
+    """Ask a model a spoken question, about a picture if it sees, and hear its answer."""
     checkpoint = model_path or tiny_checkpoint()
     question = audio.read_bytes() if audio else spoken_question()
     with server(checkpoint) as url:
-        stages = get_json(url, "/health")["stages"]
-        body = request_body(question, picture(), tuple(stages) if model_path is None else ())
+        [model] = get_json(url, "/v1/models")["data"]
+        image = picture() if "image" in model["input_modalities"] else None
+        stages = tuple(get_json(url, "/health")["stages"]) if model_path is None else ()
+        if model_path is None:
+            typer.echo(RANDOM)
         typer.echo("\nreply: ", nl=False)
+        body = request_body(question, image, stages, voice)
         heard = ask(url, body, lambda text: typer.echo(text, nl=False))
     typer.echo("\n")
     typer.echo(timeline_table(heard.timeline))
@@ -72,20 +80,23 @@ def tiny_checkpoint() -> Path:
     return directory
 
 
-def request_body(question: bytes, image: bytes, capped_stages: tuple[str, ...]) -> dict[str, Any]:
+def request_body(
+    question: bytes, image: bytes | None, capped_stages: tuple[str, ...], voice: str | None = None
+) -> dict[str, Any]:
     """The chat request; random weights may never stop by themselves, so stages can be capped."""
-    png = base64.b64encode(image).decode()
     wav = base64.b64encode(question).decode()
-    content = [
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}},
-        {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}},
+    content: list[dict[str, Any]] = [
+        {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}}
     ]
+    if image is not None:
+        url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        content.insert(0, {"type": "image_url", "image_url": {"url": url}})
     return {
         "messages": [{"role": "user", "content": content}],
         "modalities": ["text", "audio"],
-        "audio": {"format": "pcm16"},
+        "audio": {"format": "pcm16", **({"voice": voice} if voice else {})},
         "stage_params": {name: {"max_tokens": MAX_AUDIO_FRAMES} for name in capped_stages},
-        "max_tokens": MAX_TEXT_TOKENS,
+        **({"max_tokens": MAX_TEXT_TOKENS} if capped_stages else {}),
         "seed": 0,
         "stream_options": {"include_usage": True},
         "include_timeline": True,

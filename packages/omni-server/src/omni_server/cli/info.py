@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -17,9 +18,10 @@ def plugins(
         bool, typer.Option("--json", help="Everything about them, for programs.")
     ] = False,
 ) -> None:
-    """List the installed plugins and the pipelines they bring.
+    """List the installed plugins and what they bring.
 
-    OMNI_PLUGINS=NAME,NAME loads only these; set but empty, it loads none.
+    OMNI_PLUGINS=NAME,NAME loads only these; set but empty, it loads none. With
+    OMNI_SKIP_BROKEN_PLUGINS=1, one that cannot be loaded is listed with the reason, and left out.
     """
     infos = Plugins().discover().listing()
     if as_json:
@@ -35,14 +37,20 @@ def version() -> None:
 
 
 def plugin_table(infos: list[PluginInfo]) -> str:
-    """One line a plugin: name, distribution and version, pipelines."""
+    """One line a plugin: name, distribution and version, pipelines and whatever else it brings."""
     if not infos:
         return "no plugins; install a model package"
     return "\n".join(
-        f"{info.name:12} {info.distribution} {info.version:10} "
-        f"{', '.join(pipeline.name for pipeline in info.pipelines)}"
+        f"{info.name:12} {info.distribution} {info.version:10} {', '.join(_brings(info))}"
         for info in infos
     )
+
+
+def _brings(info: PluginInfo) -> Iterator[str]:
+    yield from (pipeline.name for pipeline in info.pipelines)
+    yield from (f"{noun} {name}" for noun, name in info.others)
+    if info.broken:
+        yield f"left out: {info.broken.splitlines()[0]}"
 
 
 def plugin_document(info: PluginInfo) -> dict[str, Any]:
@@ -53,6 +61,8 @@ def plugin_document(info: PluginInfo) -> dict[str, Any]:
         "version": info.version,
         "hooks": list(info.hooks),
         "pipelines": [pipeline_document(pipeline) for pipeline in info.pipelines],
+        "others": [{"kind": noun, "name": name} for noun, name in info.others],
+        "broken": info.broken or None,
     }
 
 

@@ -24,6 +24,7 @@ import typer
 from omni_core.config import Layout as PipelineLayout
 from omni_core.errors import ConfigError
 from omni_core.pipeline import AdmissionLimits, Pipeline
+from omni_core.plugins import Plugins
 from omni_server.access import OnAccess, look_away
 from omni_server.access import access_log as open_access_log
 from omni_server.app import guarded, server_context
@@ -66,8 +67,10 @@ from omni_server.cli.options import (
     WeightsDir,
 )
 from omni_server.cli.progress import Progress, progress_on
+from omni_server.context import ServerContext
 from omni_server.door import Door
 from omni_server.http import HttpServer, bind, http_server
+from omni_server.plugged import Plugged
 from omni_server.settings import MIB, Settings, media_limits
 
 READY = "Omni is ready on "
@@ -128,7 +131,9 @@ def start(configuration: Configuration, api_keys: Sequence[str] = ()) -> None:
     logging.basicConfig(format=LOG_FORMAT)
     progress = progress_on(sys.stdout, typer.echo)
     settings = settings_of(configuration, api_keys)
-    pipeline = load(configuration, progress)
+    plugins = Plugins().discover()
+    plugged = Plugged.of(plugins)
+    pipeline = load(configuration, progress, plugins)
     settings = replace(settings, media=media_limits(pipeline.entry_options))
     server = {name: setting.value for name, setting in configuration.server.items()}
     security.warn_if_open(configuration.server, settings.api_keys)
@@ -143,7 +148,8 @@ def start(configuration: Configuration, api_keys: Sequence[str] = ()) -> None:
         open_access_log(server["access_log"]) as on_access,
     ):
         drain_timeout_s = server["drain_timeout_s"]
-        asyncio.run(run(pipeline, settings, listener, drain_timeout_s, announce, on_access))
+        context = server_context(pipeline, settings, plugged)
+        asyncio.run(run(context, listener, drain_timeout_s, announce, on_access))
 
 
 def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> Settings:
@@ -167,7 +173,7 @@ def settings_of(configuration: Configuration, api_keys: Sequence[str] = ()) -> S
     )
 
 
-def load(configuration: Configuration, progress: Progress) -> Pipeline:
+def load(configuration: Configuration, progress: Progress, plugins: Plugins) -> Pipeline:
     """The pipeline that is asked for; one ConfigError with all problems, the server's included."""
     asked = configuration.asked
     flags = asked.flags
@@ -183,6 +189,7 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
             overrides=asked.overrides,
             config=asked.file,
             on_progress=progress,
+            plugins=plugins,
             limits=AdmissionLimits(
                 max_in_flight=configuration.server["max_in_flight"].value,
                 max_queue=configuration.server["max_queue"].value,
@@ -198,8 +205,7 @@ def load(configuration: Configuration, progress: Progress) -> Pipeline:
 
 
 async def run(
-    pipeline: Pipeline,
-    settings: Settings,
+    context: ServerContext,
     listener: socket.socket,
     drain_timeout_s: float,
     announce: Callable[[str], None],
@@ -211,7 +217,7 @@ async def run(
     While it drains, the port stays open and new requests are told to go elsewhere. The pipeline
     fails the requests that outlast the drain, so that each client is told.
     """
-    context = server_context(pipeline, settings)
+    pipeline = context.pipeline
     server = http_server(guarded(context, on_access), drain_timeout_s + LAST_WORDS_S)
     answering = asyncio.create_task(server.serve(sockets=[listener]))
     stopping = Stopping(context.door, pipeline)

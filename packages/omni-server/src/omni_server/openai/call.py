@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from omni_core.errors import ContextLengthError, NotFoundError, RequestError
+from omni_core.errors import ContextLengthError, MediaError, NotFoundError, RequestError
 from omni_core.pipeline import Pipeline
+from omni_core.specs import ModelInfo
 from omni_core.types import (
     MediaOptions,
     MediaPart,
+    Message,
     Modality,
     Part,
     Request,
@@ -88,7 +90,7 @@ def parse_call(
     wants_audio = "audio" in params.modalities
     _check_lengths(chat, pipeline.info.context_length)
     request = Request(
-        messages=to_messages(chat, rules),
+        messages=_taken(to_messages(chat, rules), pipeline.info),
         tool_use=tool_use(chat),
         params=params,
         request_id=request_id,
@@ -103,6 +105,19 @@ def parse_call(
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         include_timeline=bool(chat.include_timeline),
     )
+
+
+def _taken(messages: tuple[Message, ...], info: ModelInfo) -> tuple[Message, ...]:
+    """The messages; MediaError for the first item of a kind that the model does not take."""
+    for part in (part for message in messages for part in message.content):
+        if isinstance(part, MediaPart) and part.kind not in info.input_modalities:
+            takes = ", ".join(info.input_modalities)
+            raise MediaError(
+                f"'{part.param}': the served model takes no {part.kind}; it takes {takes}.",
+                param=part.param,
+                code="unsupported_value",
+            )
+    return messages
 
 
 def _choices(

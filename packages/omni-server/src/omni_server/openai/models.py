@@ -11,7 +11,6 @@ from typing import Any, Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
 from omni_core.pipeline import Pipeline
 from omni_server.audio import FORMATS, STREAM_FORMAT
 from omni_server.context import ServerContext
@@ -64,7 +63,7 @@ def model_object(context: ServerContext) -> dict[str, Any]:
         "audio_formats": {
             "chat": list(FORMATS) if speaks else [],
             "chat_stream": [STREAM_FORMAT] if speaks else [],
-            "speech": list(STREAM_MEDIA_TYPES) if can["speech"] else [],
+            "speech": list(context.plugged.formats.media_types) if can["speech"] else [],
         },
         "capabilities": can,
         "supported_endpoints": [

@@ -18,12 +18,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omni_core.errors import OmniError, StageError
-from omni_core.media.encode_stream import (
-    PCM_RATE,
-    STREAM_MEDIA_TYPES,
-    StreamEncoder,
-    stream_encoder,
-)
+from omni_core.media.encode_stream import PCM_RATE, StreamEncoder, StreamFormats
 from omni_core.types import AudioDelta, Finished
 from omni_server.audio import QUICK_SAMPLES, Base64Pieces
 from omni_server.body import read_body
@@ -76,7 +71,7 @@ def _stream(
 ) -> StreamedResponse:
     if call.as_events:
         return EventStream(_frames(call, _Events(), context, timer), headers, timer.end)
-    media_type = STREAM_MEDIA_TYPES[call.audio_format]
+    media_type = context.plugged.formats.media_types[call.audio_format]
     return StreamedResponse(_frames(call, _File(), context, timer), headers, timer.end, media_type)
 
 
@@ -98,6 +93,7 @@ async def _read_call(request: Request, context: ServerContext, request_id: str) 
         client_named=partial(client_key, request),
         longest_s=settings.request_timeout_s,
         limits=settings.media,
+        formats=context.plugged.formats,
     )
     call = await off_loop(parse, if_=len(body) > LONG_BODY_BYTES)
     [spoken] = await context.voices.brought((call.request,), VOICE)
@@ -155,6 +151,7 @@ class _Packed:
 
     call: SpeechCall
     packing: _Packing
+    formats: StreamFormats
     rate: int
     """In Hz, if no audio says otherwise."""
     _encoder: StreamEncoder | None = field(default=None, init=False)
@@ -185,14 +182,15 @@ class _Packed:
         return self.packing.pack(encoder.flush()) + self.packing.end(finished)
 
     def _open(self, rate: int) -> StreamEncoder:
-        return stream_encoder(self.call.audio_format, rate, speed=self.call.speed)
+        return self.formats.encoder(self.call.audio_format, rate, speed=self.call.speed)
 
 
 async def _frames(
     call: SpeechCall, packing: _Packing, context: ServerContext, timer: RequestTimer
 ) -> AsyncGenerator[bytes, None]:
     """The speech as it is made; what the pipeline gives together is sent together."""
-    packed = _Packed(call, packing, context.pipeline.info.sample_rate or PCM_RATE)
+    rate = context.pipeline.info.sample_rate or PCM_RATE
+    packed = _Packed(call, packing, context.plugged.formats, rate)
     finished: Finished | None = None
     try:
         with timer.generating():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from omni_core.errors import RequestError
 from omni_core.media import MediaLimits
-from omni_core.media.encode_stream import STREAM_MEDIA_TYPES
+from omni_core.media.encode_stream import StreamFormats
 from omni_core.pipeline import Pipeline
 from omni_core.specs import ModelInfo
 from omni_core.types import Request, RequestParams, SamplingParams, VoiceSample
@@ -33,7 +33,7 @@ class SpeechCall:
 
     request: Request
     audio_format: str
-    """One of `STREAM_MEDIA_TYPES`."""
+    """One of `StreamFormats.media_types`."""
     speed: float
     as_events: bool
 
@@ -48,11 +48,12 @@ def parse_call(
     client_named: Callable[[str | None], str],
     longest_s: float | None,
     limits: MediaLimits,
+    formats: StreamFormats,
 ) -> SpeechCall:
     """Check a request body against the API and against what this pipeline can do.
 
     `client_named` gives the key of the client for the `user` it names; `longest_s` is what the
-    server lets a request take, `limits` a recording.
+    server lets a request take, `limits` a recording, `formats` what it may be answered in.
     """
     speech = decode_body(body, SpeechBody)
     check_model(speech.model, served_model_name)
@@ -68,7 +69,7 @@ def parse_call(
             client=client_named(speech.user),
             timeout_s=min(filter(None, (speech.timeout, longest_s)), default=None),
         ),
-        audio_format=_one_of(STREAM_MEDIA_TYPES, speech.response_format, "response_format"),
+        audio_format=_one_of(formats.media_types, speech.response_format, "response_format"),
         speed=1.0 if speech.speed is None else speech.speed,
         as_events=stream_format == "sse",
     )
