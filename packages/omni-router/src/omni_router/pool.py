@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
@@ -32,6 +33,7 @@ PATIENCE: Final = Patience(steady_s=600.0)
 _PORTS: Final = range(10_000, 32_000)
 """Below those that Linux gives to connections, one of which could take a worker's port while it is
 down."""
+_LIVE_S: Final = 1.0
 _TRIES: Final = 1000
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 16 * 1024
@@ -47,11 +49,27 @@ class Launch:
     environment: Mapping[str, str]
     log: Path
 
-    def child(self) -> Child:
+    def child(self, patience: Patience) -> Child:
         """The process that is this worker."""
         return Child(
-            name=self.spec.name, run=self.become, patience=PATIENCE, last_words=self.last_words
+            name=self.spec.name,
+            run=self.become,
+            patience=patience,
+            last_words=self.last_words,
+            is_live=self.is_live,
         )
+
+    def is_live(self) -> bool:
+        """Whether it answers, whatever it says."""
+        connection = HTTPConnection(self.spec.url.removeprefix("http://"), timeout=_LIVE_S)
+        try:
+            connection.request("GET", "/live")
+            connection.getresponse()
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
 
     def become(self) -> None:
         """Turn this process into the worker; does not return."""

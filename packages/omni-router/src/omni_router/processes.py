@@ -20,6 +20,7 @@ import uvloop
 
 from omni_router.access import access_log
 from omni_router.keys import Keys
+from omni_router.pool import PATIENCE as WORKER_PATIENCE
 from omni_router.pool import launches, with_keys_for_workers
 from omni_router.reload import Reload, reread_or_none
 from omni_router.serve import bind, cannot_listen, serve, tls_of
@@ -45,12 +46,15 @@ class Parent:
         reread: Callable[[], Settings],
         announce: Callable[[str], None],
         command: Sequence[str] = (),
+        patience: Patience = WORKER_PATIENCE,
     ) -> None:
         """`reread` gives the settings as the --config file has them then. `command` stands for
-        `omni serve`. ConfigError for what cannot be launched, or listened on."""
+        `omni serve`, and `patience` is with its processes. ConfigError for what cannot be launched,
+        or listened on."""
         self._keys = with_keys_for_workers(keys, os.environ) if settings.launch else keys
         self._reread = reread
         self._announce = announce
+        self._patience = patience
         self._launched = launches(settings, self._keys, os.environ, command)
         for launch in self._launched:
             log.info("%s runs at %s, logs to %s", launch.spec.name, launch.spec.url, launch.log)
@@ -62,7 +66,7 @@ class Parent:
         """Until SIGTERM or SIGINT; the exit status."""
         settings = self._settings
         routers = tuple(self._router(number) for number in range(settings.processes))
-        workers = tuple(launch.child() for launch in self._launched)
+        workers = tuple(launch.child(self._patience) for launch in self._launched)
         own = len(settings.workers) == len(workers)
         groups = (
             Group(

@@ -23,7 +23,7 @@ KILLED_BY_SIGINT: Final = 130
 _STOPS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 _HEARD: Final = _STOPS | {signal.SIGHUP, signal.SIGCHLD}
 _PR_SET_PDEATHSIG: Final = 1
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 1.0
 """Between looks at the children if no signal comes."""
 
 
@@ -39,6 +39,8 @@ class Patience:
     """Before the first new start; twice as long before each one after it."""
     loop_pause_s: float = 60.0
     """Before a new start in a crash loop."""
+    hung_s: float = 60.0
+    """Without a sign of life, after a first one, until it is killed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -51,10 +53,14 @@ class Child:
     patience: Patience
     last_words: Callable[[], str] = str
     """What to tell of a crash loop besides."""
+    is_live: Callable[[], bool] = lambda: True
+    """Asks for a sign of life; takes a second or two at most."""
     pid: int | None = None
     due_s: float = 0.0
     """CLOCK_MONOTONIC of the next start, while it has no pid."""
     started_s: float = 0.0
+    live_s: float | None = None
+    """CLOCK_MONOTONIC of its last sign of life; None before the first of this life."""
     lives: int = 0
     deaths: int = 0
     """In a row."""
@@ -67,8 +73,14 @@ class Child:
     def start(self) -> None:
         """Begin a life."""
         self.lives += 1
-        self.started_s = time.monotonic()
+        self.started_s, self.live_s = time.monotonic(), None
         self.pid = _fork(self.run)
+
+    def silent_s(self) -> float:
+        """Ask for a sign of life; since when there was none, 0 before the first."""
+        if self.is_live():
+            self.live_s = time.monotonic()
+        return 0.0 if self.live_s is None else time.monotonic() - self.live_s
 
     def died(self, now_s: float) -> float:
         """Count a death; seconds until the next start."""
@@ -119,6 +131,7 @@ class Supervisor:
                     return 0 if self._stop() else KILLED_BY_SIGINT
                 if number == signal.SIGHUP:
                     self._on_hangup()
+                self._kill_hung()
                 self._collect()
             self._stop()
             return 1
@@ -150,6 +163,13 @@ class Supervisor:
     def _next_signal(timeout_s: float) -> int | None:
         heard = signal.sigtimedwait(_HEARD, timeout_s)
         return heard.si_signo if heard else None
+
+    def _kill_hung(self) -> None:
+        for child in self._children:
+            if child.pid is None or (silent_s := child.silent_s()) < child.patience.hung_s:
+                continue
+            log.error("%s has not answered for %.0f s: it is killed", child.name, silent_s)
+            _kill_group(child.pid)
 
     def _collect(self) -> None:
         """Bury children that have died by themselves, and say when they are back."""

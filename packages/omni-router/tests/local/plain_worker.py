@@ -43,6 +43,8 @@ class Answers(BaseHTTPRequestHandler):
             self._answer({"object": "list", "data": [model]})
         else:
             self._answer({"status": "ready"})
+            if self.path == "/live":
+                say("it was asked whether it lives")
 
     def do_POST(self) -> None:
         """Who this is."""

@@ -62,6 +62,20 @@ def test_sigkill_of_the_router_takes_its_workers_with_it(launched: Launched) -> 
         assert time.monotonic() - began_s < 2
 
 
+def test_a_worker_that_hangs_is_killed_and_started_again(
+    launched: Launched, tmp_path: Path
+) -> None:
+    with launched("--launch", "1", "--log-dir", str(tmp_path)) as router:
+        router.until(lambda: router.are_ready("worker-0"), "it is ready")
+        log = tmp_path / "worker-0.log"
+        router.until(lambda: "asked whether it lives" in log.read_text(), "it has said so")
+        hung = router.chat()["pid"]
+        os.kill(hung, signal.SIGSTOP)
+        router.until(lambda: router.answers() and router.chat()["pid"] != hung, "the next answers")
+        assert "worker-0 has not answered for " in router.said()
+        assert "worker-0 has ended: killed by signal 9" in router.said()
+
+
 def test_a_second_signal_kills_what_does_not_end(launched: Launched) -> None:
     with launched("--launch", "1", "--", "--ignores-sigterm") as router:
         router.until(lambda: router.are_ready("worker-0"), "it is ready")
