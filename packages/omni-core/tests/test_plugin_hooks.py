@@ -192,8 +192,9 @@ async def test_register_observers_are_told_by_a_pipeline(
             pass
         served = diary.told[-1]
         os.kill(pipeline.health().stages["voice"].pid or 0, signal.SIGKILL)
-        while "voice@1 is ready: voice" not in diary.told:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(30):
+            while "voice@1 is ready: voice" not in diary.told:
+                await asyncio.sleep(0.01)
     assert "front is ready: intake writer" in diary.told
     assert served == "admitted text"
     lost = diary.told.index("voice is lost: exit")

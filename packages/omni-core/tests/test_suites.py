@@ -313,6 +313,7 @@ class Greedy:
 
 def test_the_laws_of_stages_find_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_core.testing.suites.stage.PATIENCE_S", 0.1)
+    monkeypatch.setattr("omni_core.testing.suites.stage.SETTLED_S", 0.1)
     assert laws_broken_by(StageSuite, build=Greedy, scripts=[asks("a"), asks("b")]) == {
         "test_every_request_ends_once_and_nothing_follows",
         "test_requests_together_are_answered_as_each_alone",
