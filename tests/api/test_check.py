@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import surface
 from check import python_breaks
 from http_surface import breaks as http_breaks
 from surface import stub
@@ -105,3 +106,15 @@ def test_breaks_of_the_http_api_are_found() -> None:
         "ChatBody.seed": "is required now",
     }
     assert list(http_breaks(old, {**old, "More": {"fields": [], "required": []}})) == []
+
+
+def test_what_is_announced_is_read_from_the_docs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "compatibility.md"
+    page.write_text(
+        "## What is announced\n\n| what | leaves or changes in | instead |\n|---|---|---|\n"
+        "| `omni_core.specs.Spec.rate` | 0.3 | `rates` |\n| `POST /v1/chat` | 0.3 | |\n\n## Next\n"
+    )
+    monkeypatch.setattr(surface, "DOCUMENT", page)
+    assert surface.announced() == ["omni_core.specs.Spec.rate", "POST /v1/chat"]
