@@ -113,7 +113,7 @@ def test_what_is_announced_is_read_from_the_docs(
 ) -> None:
     page = tmp_path / "compatibility.md"
     page.write_text(
-        "## What is announced\n\n| what | leaves or changes in | instead |\n|---|---|---|\n"
+        "# Compatibility\n\n## What is announced\n\n| what | leaves or changes in | instead |\n|---|---|---|\n"
         "| `omni_core.specs.Spec.rate` | 0.3 | `rates` |\n| `POST /v1/chat` | 0.3 | |\n\n## Next\n"
     )
     monkeypatch.setattr(surface, "DOCUMENT", page)
