@@ -112,9 +112,18 @@ def test_what_is_announced_is_read_from_the_docs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "compatibility.md"
-    page.write_text(
-        "# Compatibility\n\n## What is announced\n\n| what | leaves or changes in | instead |\n|---|---|---|\n"
-        "| `omni_core.specs.Spec.rate` | 0.3 | `rates` |\n| `POST /v1/chat` | 0.3 | |\n\n## Next\n"
+    lines = (
+        "# Compatibility",
+        "",
+        "## What is announced",
+        "",
+        "| what | leaves or changes in | instead |",
+        "|---|---|---|",
+        "| `omni_core.specs.Spec.rate` | 0.3 | `rates` |",
+        "| `POST /v1/chat` | 0.3 | |",
+        "",
+        "## Next",
     )
+    page.write_text("\n".join(lines))
     monkeypatch.setattr(surface, "DOCUMENT", page)
     assert surface.announced() == ["omni_core.specs.Spec.rate", "POST /v1/chat"]
