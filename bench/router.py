@@ -87,8 +87,10 @@ class Way:
         self.requests_per_s.append(each * CLIENTS / (time.perf_counter() - began_s))
         self.cpu_ms.append(1e3 * (self._cpu_s() - before_s) / (each * CLIENTS))
         began_s = time.perf_counter()
-        await asyncio.gather(*(self._stream() for _ in range(STREAMS)))
+        replies = await asyncio.gather(*(self._stream() for _ in range(STREAMS)))
         self.events_per_s.append(STREAMS * EVENTS / (time.perf_counter() - began_s))
+        if any(_unchunked(reply).count(b"data: ") != EVENTS for reply in replies):
+            raise RuntimeError(f"port {self.port} did not send {EVENTS} events")
 
     def _cpu_s(self) -> float:
         return 0.0 if self.pid is None else cpu_seconds(self.pid)
@@ -103,24 +105,36 @@ class Way:
             if not head.startswith(b"http/1.1 200"):
                 raise RuntimeError(f"port {self.port} says {head.decode()}")
             length = head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
-            await reader.readexactly(int(length))
+            if length:
+                await reader.readexactly(int(length))
+            else:
+                await reader.readuntil(b"0\r\n\r\n")
             seconds.append(time.perf_counter() - began_s)
         writer.close()
         return seconds
 
-    async def _stream(self) -> None:
+    async def _stream(self) -> bytes:
+        """The reply as it comes; it is looked at once the clock has stopped."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(_request(stream=True))
-        events, rest = 0, b""
-        while not rest.endswith(b"\r\n0\r\n\r\n"):
+        await reader.readuntil(b"\r\n\r\n")
+        reply = bytearray()
+        while not reply.endswith(b"\r\n0\r\n\r\n"):
             piece = await reader.read(2**16)
             if not piece:
-                raise RuntimeError(f"port {self.port} broke off after {events} events")
-            events += piece.count(b"data: ")
-            rest = (rest + piece)[-16:]
-        if events != EVENTS:
-            raise RuntimeError(f"port {self.port} sent {events} events of {EVENTS}")
+                raise RuntimeError(f"port {self.port} broke off after {len(reply)} bytes")
+            reply += piece
         writer.close()
+        return bytes(reply)
+
+
+def _unchunked(reply: bytes) -> bytes:
+    """Without the marks of chunked transfer coding, which may stand within an event."""
+    pieces, rest = [], reply
+    while size := int((line := rest.partition(b"\r\n"))[0], 16):
+        pieces.append(line[2][:size])
+        rest = line[2][size + 2 :]
+    return b"".join(pieces)
 
 
 def _request(*, stream: bool) -> bytes:
