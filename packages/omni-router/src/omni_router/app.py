@@ -100,6 +100,9 @@ class App:
         path = record.path
         if not request.raw_path.startswith("/"):
             raise NotFoundError("This is no proxy for other addresses.", code="unknown_url")
+        if "/." in path and not {".", ".."}.isdisjoint(path.split("/")):
+            # What is behind may resolve them, to a path that does not pass.
+            raise NotFoundError("A path has no . or .. here.", code="unknown_url")
         self._check(request, path)
         if (own := ROUTES.get(path)) is not None:
             if request.method not in _READS:
