@@ -20,6 +20,7 @@ from omni_server.openai.models import ENDPOINTS
 from omni_server.openapi import OPERATIONS
 
 OWN = {"/live", "/health", "/ready", "/metrics", "/version"}
+MODEL = {"id": "m", "created": 1}
 PARAMETERS = {"{voice_id}": "v", "{model_id}": "m", "{request_id}": "r"}
 
 
@@ -33,8 +34,8 @@ def filled(path: str) -> str:
 
 async def answer(request: web.BaseRequest) -> web.StreamResponse:
     """A worker that says what it was asked."""
-    if request.path == "/v1/models" and "probe" not in request.query:
-        return web.json_response({"data": [{"id": "m", "created": 1}]})
+    if request.path == "/v1/models":
+        return web.json_response({"data": [MODEL]})
     return web.json_response({"saw": f"{request.method} {request.path}"})
 
 
@@ -75,13 +76,15 @@ def routed(
 def test_every_route_of_the_server(routed: httpx.Client, method: str, path: str) -> None:
     """Goes to a worker, but for probes and what operators ask of one worker."""
     body: dict[str, Any] = {"json": {}} if method in ("post", "put") else {}
-    reply = routed.request(method.upper(), filled(path), params={"probe": "1"}, **body)
+    reply = routed.request(method.upper(), filled(path), **body)
     if path in OWN:
         assert path in ROUTES
         assert "x-omni-worker" not in reply.headers
     elif path.startswith(OF_WORKERS):
         assert reply.status_code == 404
         assert PREFIX in reply.json()["error"]["message"]
+    elif path.startswith("/v1/models"):
+        assert reply.json() in (MODEL, {"object": "list", "data": [MODEL]})
     else:
         assert reply.status_code == 200
         assert reply.json() == {"saw": f"{method.upper()} {filled(path)}"}

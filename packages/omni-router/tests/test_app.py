@@ -181,6 +181,7 @@ async def test_models_are_listed_together(scripted: Any, routed: Any, model_obje
     assert (first["id"], second["id"]) == ("one", "two")
     assert first["output_modalities"] == ["text", "audio"]
     assert first["capabilities"] == {"speech": True, "tools": True}
+    assert await get(one, "/v1/models/one") == (200, first)
 
 
 async def test_one_model_is_asked_of_who_serves_it(
@@ -190,7 +191,8 @@ async def test_one_model_is_asked_of_who_serves_it(
     router = await routed(one, two)
     for name, backend in (("org/one", one), ("org/two", two), ("org%2Ftwo", two)):
         status, told = await get(router, f"/v1/models/{name}")
-        assert (status, told["worker"]) == (200, backend.name)
+        assert (status, told["id"]) == (200, name.replace("%2F", "/"))
+        assert backend.seen.pop().target == f"/v1/models/{name}"
     status, told = await get(router, "/v1/models/three")
     assert (status, told["error"]["code"]) == (404, "model_not_found")
 

@@ -27,7 +27,7 @@ from omni_router.errors import (
 )
 from omni_router.keys import caller, is_loopback, presented_key
 from omni_router.own import METRICS, PROBES, ROUTES
-from omni_router.proxy.forward import CLIENT_CLOSED, VOICES, Forward
+from omni_router.proxy.forward import CLIENT_CLOSED, MODELS, VOICES, Forward
 from omni_router.proxy.headers import REQUEST_ID
 from omni_router.record import Record
 from omni_router.replies import refusal
@@ -36,7 +36,6 @@ from omni_router.router import Router
 log = logging.getLogger("omni.router")
 
 API: Final = "/v1/"
-MODELS: Final = "/v1/models"
 PAGE: Final = "/"
 FILES: Final = "/playground/"
 OF_OPERATORS: Final = "/router/"
@@ -126,7 +125,7 @@ class App:
             raise UnavailableError("The router is shutting down; retry elsewhere.", code="draining")
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await self._forward.websocket(request, record)
-        if record.path == MODELS and request.method in _READS:
+        if record.path == MODELS or record.path.startswith(f"{MODELS}/"):
             return await self._forward.models(request, record)
         if record.path.startswith(f"{VOICES}/"):
             return await self._forward.whoever_knows(request, record)

@@ -28,6 +28,7 @@ from omni_router.router import Router
 from omni_router.settings import MIB
 from omni_router.worker import Worker
 
+MODELS: Final = "/v1/models"
 VOICES: Final = "/v1/audio/voices"
 CLIENT_CLOSED: Final = 499
 BROKEN_OFF: Final = 502
@@ -99,13 +100,15 @@ class Forward:
         return await self._tries(once, of_path(record.path, request.headers, query), record)
 
     async def models(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
-        """The list of one worker, who knows whether the client may see it; of all, if they
-        differ."""
+        """The models of all, or the one that the path names, if a worker says that the client may
+        see them."""
         response = await self.http(request, record)
-        merged = listing.models(self._router.fleet.ready())
-        if response.status != _OK or len(merged) == 1 or request.method != "GET":
+        if response.status not in (_OK, _NOT_FOUND) or request.method != "GET":
             return response
-        return json_response({"object": "list", "data": merged})
+        ready, named = self._router.fleet.ready(), record.path.removeprefix(MODELS).strip("/")
+        if named:
+            return json_response(listing.model(ready, named))
+        return json_response({"object": "list", "data": listing.models(ready)})
 
     async def cancel(
         self, request: web.BaseRequest, record: Record, request_id: str
