@@ -68,6 +68,26 @@ async def test_messages_pass_both_ways(scripted: Any, routed: Any) -> None:
     assert offered == "realtime,openai-insecure-api-key.k"
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"Sec-WebSocket-Version": "99", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="},
+        {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "short"},
+    ],
+)
+async def test_what_is_no_handshake_is_refused_here(
+    scripted: Any, routed: Any, more: dict[str, str]
+) -> None:
+    backend = await scripted(echo())
+    one = await routed(backend)
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", **more}
+    async with one.client.get(one.url + REALTIME, headers=headers) as reply:
+        assert reply.status == 400
+        assert (await reply.json())["error"]["code"] == "invalid_request"
+    assert backend.seen == []
+
+
 async def test_messages_of_5_mb_pass(scripted: Any, routed: Any) -> None:
     one = await routed(await scripted(echo()))
     async with one.client.ws_connect(one.url + REALTIME, max_msg_size=0) as socket:

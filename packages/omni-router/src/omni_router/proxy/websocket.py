@@ -20,6 +20,7 @@ from websockets.exceptions import (
 )
 from websockets.typing import Subprotocol
 
+from omni_router.errors import BadRequestError
 from omni_router.proxy.exchange import NotBegunError
 from omni_router.proxy.headers import WORKER, passed_on
 from omni_router.router import GOING_AWAY
@@ -51,8 +52,14 @@ class Tunnel:
     ) -> web.StreamResponse:
         """Until either side is gone.
 
-        NotBegunError if the worker cannot be reached; a response of its own if it refuses.
+        NotBegunError if the worker cannot be reached; a response of its own if it refuses;
+        BadRequestError for what is no handshake (RFC 6455, section 4.2.1).
         """
+        if not web.WebSocketResponse().can_prepare(request):
+            raise BadRequestError(
+                "This asks for a WebSocket without being a handshake: it needs Connection: "
+                "Upgrade, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key of 16 bytes in base64."
+            )
         theirs = await self._connect(request, target, headers)
         if isinstance(theirs, web.Response):
             return theirs
