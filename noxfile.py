@@ -442,7 +442,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
-    install(session, *NEEDS, tools=("mypy",))
+    install(session, *NEEDS, tools=("mypy", *TEST_TOOLS))  # suites are tests
     for source in (*(f"packages/{name}/src" for name in NEEDS), PARROT / "src"):
         session.run("mypy", str(source))
 
