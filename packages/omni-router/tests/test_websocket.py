@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
+from websockets.exceptions import ConnectionClosedError
 
 from omni_router.worker import WorkerState
 
@@ -86,6 +87,21 @@ async def test_what_is_no_handshake_is_refused_here(
         assert reply.status == 400
         assert (await reply.json())["error"]["code"] == "invalid_request"
     assert backend.seen == []
+
+
+async def test_a_worker_that_goes_before_it_is_asked(
+    scripted: Any, routed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is lost between the connection and the handshake: the library calls that a close."""
+
+    async def lost(*_: Any, **__: Any) -> None:
+        raise ConnectionClosedError(None, None)
+
+    one = await routed(await scripted(echo()))
+    monkeypatch.setattr("omni_router.proxy.websocket.connect", lost)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await one.client.ws_connect(one.url + REALTIME)
+    assert refused.value.status == 503
 
 
 async def test_messages_of_5_mb_pass(scripted: Any, routed: Any) -> None:

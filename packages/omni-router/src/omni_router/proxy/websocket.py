@@ -15,8 +15,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
     ConnectionClosed,
-    InvalidHandshake,
     InvalidStatus,
+    WebSocketException,
 )
 from websockets.typing import Subprotocol
 
@@ -109,7 +109,7 @@ class Tunnel:
             kept.popall("Content-Length", None)
             kept[WORKER] = self._worker.name
             return web.Response(status=answer.status_code, body=answer.body, headers=kept)
-        except (OSError, TimeoutError, InvalidHandshake) as error:
+        except (OSError, TimeoutError, WebSocketException) as error:
             raise NotBegunError(f"{type(error).__name__}: {error}", is_fault=True) from error
 
     async def _pass_on(self, ours: web.WebSocketResponse, theirs: ClientConnection) -> None:
